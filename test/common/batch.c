@@ -21,6 +21,30 @@
 #define ALONE_BLOCKS 32
 #define ALONE_BLOCK_BYTES 16384
 
+const char *const cf_kind_names[ONEHOP_COLLECTIVE_COUNT] = {"allreduce", "all-gather", "reduce-scatter", "broadcast"};
+
+static bool reduces(const struct cf_spec *spec)
+{
+    return spec->kind == ONEHOP_ALLREDUCE || spec->kind == ONEHOP_REDUCESCATTER;
+}
+
+size_t cf_whole_count(const struct cf_spec *spec, int nranks)
+{
+    const bool has_parts = spec->kind == ONEHOP_ALLGATHER || spec->kind == ONEHOP_REDUCESCATTER;
+    return spec->count * (has_parts ? (size_t)nranks : 1);
+}
+
+/* Elements of a buffer on so many ranks. */
+static size_t send_count(const struct cf_spec *spec, int nranks)
+{
+    return spec->kind == ONEHOP_REDUCESCATTER ? cf_whole_count(spec, nranks) : spec->count;
+}
+
+static size_t recv_count(const struct cf_spec *spec, int nranks)
+{
+    return spec->kind == ONEHOP_ALLGATHER ? cf_whole_count(spec, nranks) : spec->count;
+}
+
 static bool is_alone(const struct cf_set *set, int m)
 {
     return set->nranks[m] == 1;
@@ -36,13 +60,13 @@ static bool has_factor(ncclDataType_t type, enum cf_op op)
  * fp8 is reduced from compute capability 9.0 on. Where there is one rank, NCCL's kernel that multiplies by a factor
  * lacks it on every GPU (2.24 to 2.30).
  */
-bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDataType_t type, enum cf_op op)
+bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, const struct cf_spec *spec)
 {
     bool alone = false;
     for (int m = 0; m < worker->members; m++) {
         alone |= is_alone(set, m);
     }
-    return cf_types[type].fp8 && (!worker->fp8 || (alone && has_factor(type, op)));
+    return reduces(spec) && cf_types[spec->type].fp8 && (!worker->fp8 || (alone && has_factor(spec->type, spec->op)));
 }
 
 /*
@@ -57,7 +81,7 @@ size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int
     size_t blocks = (spec->count * size + ALONE_BLOCK_BYTES - 1) / ALONE_BLOCK_BYTES;
     if (!is_alone(set, m) || !has_factor(spec->type, spec->op) || spec->count == 0 || version < ALONE_FLAWED_SINCE ||
         version >= ALONE_MENDED_SINCE) {
-        return spec->count;
+        return recv_count(spec, set->nranks[m]);
     }
     blocks = blocks < ALONE_BLOCKS ? blocks : ALONE_BLOCKS;
     size_t share = (spec->count / blocks + pack - 1) / pack * pack;
@@ -80,9 +104,19 @@ static size_t place(struct cf_batch *batch, size_t bytes, unsigned shift)
     return at;
 }
 
+static int most_ranks(const struct cf_batch *batch)
+{
+    int most = 0;
+    for (int m = 0; m < batch->worker->members; m++) {
+        most = batch->set->nranks[m] > most ? batch->set->nranks[m] : most;
+    }
+    return most;
+}
+
 void cf_batch_add(struct cf_batch *batch, const struct cf_spec *spec)
 {
-    size_t bytes = spec->count * cf_types[spec->type].size;
+    const size_t size = cf_types[spec->type].size;
+    const int nranks = most_ranks(batch);
     if (batch->items == batch->room) {
         batch->room = 2 * batch->room + 16;
         batch->item = cf_need(batch->worker, realloc(batch->item, (size_t)batch->room * sizeof *batch->item));
@@ -90,8 +124,33 @@ void cf_batch_add(struct cf_batch *batch, const struct cf_spec *spec)
     struct cf_item *item = &batch->item[batch->items++];
     item->spec = *spec;
     item->scalar = place(batch, 8, 0);
-    item->send = place(batch, bytes, spec->send_shift);
-    item->recv = spec->in_place ? item->send : place(batch, bytes, spec->recv_shift);
+    item->send = place(batch, (spec->in_place ? cf_whole_count(spec, nranks) : send_count(spec, nranks)) * size,
+                       spec->send_shift);
+    item->recv = spec->in_place ? item->send : place(batch, recv_count(spec, nranks) * size, spec->recv_shift);
+}
+
+/* Where a member's own part is in the whole buffer of a call in place. */
+static size_t own_part(const struct cf_batch *batch, int i, int m)
+{
+    const struct cf_spec *spec = &batch->item[i].spec;
+    return spec->in_place ? (size_t)batch->set->rank[m] * spec->count * cf_types[spec->type].size : 0;
+}
+
+static size_t send_at(const struct cf_batch *batch, int i, int m)
+{
+    const struct cf_item *item = &batch->item[i];
+    return item->send + (item->spec.kind == ONEHOP_ALLGATHER ? own_part(batch, i, m) : 0);
+}
+
+static size_t recv_at(const struct cf_batch *batch, int i, int m)
+{
+    const struct cf_item *item = &batch->item[i];
+    return item->recv + (item->spec.kind == ONEHOP_REDUCESCATTER ? own_part(batch, i, m) : 0);
+}
+
+static int root_of(const struct cf_batch *batch, int i, int m)
+{
+    return batch->item[i].spec.root % batch->set->nranks[m];
 }
 
 static struct cf_data data_of(const struct cf_batch *batch, int i, int m)
@@ -110,9 +169,10 @@ static void fill_item(struct cf_batch *batch, int i, int m)
     struct cf_data data = data_of(batch, i, m);
     const struct cf_item *item = &batch->item[i];
     int world = batch->worker->member[m].world_rank;
-    size_t size = data.type->size, bytes = item->spec.count * size, period = CF_PERIOD * size;
-    unsigned char *send = batch->before[m] + item->send;
-    for (size_t e = 0; e < item->spec.count && e < CF_PERIOD; e++) {
+    size_t size = data.type->size, count = send_count(&item->spec, data.nranks), bytes = count * size;
+    size_t period = CF_PERIOD * size;
+    unsigned char *send = batch->before[m] + send_at(batch, i, m);
+    for (size_t e = 0; e < count && e < CF_PERIOD; e++) {
         cf_store(data.type, send + e * size, cf_input(&data, world, e));
     }
     for (size_t done = period; done < bytes; done += period) {
@@ -177,12 +237,12 @@ void cf_batch_load(struct cf_batch *batch, int stream)
 
 void *cf_batch_send(const struct cf_batch *batch, int i, int m)
 {
-    return (void *)(uintptr_t)(batch->arena[m] + batch->item[i].send);
+    return (void *)(uintptr_t)(batch->arena[m] + send_at(batch, i, m));
 }
 
 void *cf_batch_recv(const struct cf_batch *batch, int i, int m)
 {
-    return (void *)(uintptr_t)(batch->arena[m] + batch->item[i].recv);
+    return (void *)(uintptr_t)(batch->arena[m] + recv_at(batch, i, m));
 }
 
 static ncclRedOp_t plain_op(enum cf_op op)
@@ -207,22 +267,51 @@ static ncclRedOp_t make_op(struct cf_batch *batch, int i, int m)
     return op;
 }
 
-/* NCCL lets a user's op be destroyed as soon as the call that takes it has returned, within a group too. */
-ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream)
+/* Who is not the root of a broadcast may give any pointer to send from. In place, ncclBcast is the same call. */
+static ncclResult_t broadcast(struct cf_batch *batch, int i, int m, CUstream stream)
+{
+    const struct cf_spec *spec = &batch->item[i].spec;
+    const int root = root_of(batch, i, m);
+    void *recv = cf_batch_recv(batch, i, m);
+    const bool is_ignored = batch->set->rank[m] != root && i % 2 != 0;
+    if (spec->in_place && i % 2 != 0) {
+        return nccl.Bcast(recv, spec->count, spec->type, root, batch->set->comm[m], stream);
+    }
+    return nccl.Broadcast(is_ignored ? NULL : cf_batch_send(batch, i, m), recv, spec->count, spec->type, root,
+                          batch->set->comm[m], stream);
+}
+
+static ncclResult_t call_with_op(struct cf_batch *batch, int i, int m, ncclRedOp_t op, CUstream stream)
 {
     const struct cf_spec *spec = &batch->item[i].spec;
     ncclComm_t comm = batch->set->comm[m];
     const void *send = cf_batch_send(batch, i, m);
     void *recv = cf_batch_recv(batch, i, m);
+    switch (spec->kind) {
+    case ONEHOP_ALLGATHER:
+        return nccl.AllGather(send, recv, spec->count, spec->type, comm, stream);
+    case ONEHOP_REDUCESCATTER:
+        return nccl.ReduceScatter(send, recv, spec->count, spec->type, op, comm, stream);
+    case ONEHOP_BROADCAST:
+        return broadcast(batch, i, m, stream);
+    default:
+        return nccl.AllReduce(send, recv, spec->count, spec->type, op, comm, stream);
+    }
+}
+
+/* NCCL lets a user's op be destroyed as soon as the call that takes it has returned, within a group too. */
+ncclResult_t cf_batch_call(struct cf_batch *batch, int i, int m, CUstream stream)
+{
+    const struct cf_spec *spec = &batch->item[i].spec;
     if (spec->op < CF_PREMUL_HOST) {
-        return nccl.AllReduce(send, recv, spec->count, spec->type, plain_op(spec->op), comm, stream);
+        return call_with_op(batch, i, m, plain_op(spec->op), stream);
     }
     if (batch->op[m] == 0) {
         batch->op[m] = make_op(batch, i, m);
     }
-    ncclResult_t result = nccl.AllReduce(send, recv, spec->count, spec->type, batch->op[m], comm, stream);
+    ncclResult_t result = call_with_op(batch, i, m, batch->op[m], stream);
     if (!batch->keeps_op) {
-        CF_NCCL(batch->worker, RedOpDestroy(batch->op[m], comm));
+        CF_NCCL(batch->worker, RedOpDestroy(batch->op[m], batch->set->comm[m]));
         batch->op[m] = 0;
     }
     return result;
@@ -236,8 +325,8 @@ static void call_members(struct cf_batch *batch, int i, int stream)
         ncclResult_t result =
             batch->set->comm[m] != NULL ? cf_batch_call(batch, i, m, worker->member[m].stream[stream]) : ncclSuccess;
         if (!cf_started(worker, result)) {
-            cf_die(worker, "ncclAllReduce(count %zu, %s, %s) gave %d", spec->count, cf_types[spec->type].name,
-                   cf_op_names[spec->op], (int)result);
+            cf_die(worker, "%s(count %zu, %s, %s) gave %d", cf_kind_names[spec->kind], spec->count,
+                   cf_types[spec->type].name, cf_op_names[spec->op], (int)result);
         }
     }
 }
@@ -268,43 +357,81 @@ void cf_batch_issue(struct cf_batch *batch, enum cf_style style, int stream)
 
 const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int member)
 {
-    return batch->after[member] + batch->item[item].recv;
+    return batch->after[member] + recv_at(batch, item, member);
 }
 
 /* --- judging ----------------------------------------------------------------------------------------------------- */
 
-static void judge_item(struct cf_batch *batch, int i, int m)
+/* Of an item's result on a member: how it is judged, and what is wrong. */
+struct verdict {
+    struct cf_data data;
+    const struct cf_spec *spec;
+    const int *world;
+    int root;
+    bool in_order;
+    size_t elements, first, unwritten; /* wrong ones; those of them that are as before */
+    char why[CF_TEXT];                 /* of the first */
+};
+
+static bool judge_element(const struct verdict *verdict, int part, size_t index, uint64_t got, char why_p[CF_TEXT])
 {
-    struct cf_worker *worker = batch->worker;
-    const struct cf_item *item = &batch->item[i];
-    const struct cf_spec *spec = &item->spec;
-    struct cf_data data = data_of(batch, i, m);
-    const unsigned char *got = batch->after[m] + item->recv, *poison = batch->before[m] + item->recv;
-    size_t size = data.type->size, count = cf_computed(worker, batch->set, m, spec), bad = 0, first = 0, unwritten = 0;
-    bool in_order = batch->served || (worker->simulated && spec->op != CF_AVG); /* NCCL multiplies by 1/n */
-    char why[CF_TEXT], later[CF_TEXT];
-    /* Mostly all periods are equal and the first is right. */
+    const struct cf_spec *spec = verdict->spec;
+    if (reduces(spec)) {
+        return cf_judge(&verdict->data, verdict->world, index, got, verdict->in_order, why_p, CF_TEXT);
+    }
+    const int from = spec->kind == ONEHOP_BROADCAST ? verdict->root : part;
+    return cf_judge_moved(&verdict->data, verdict->world[from], index, got, why_p, CF_TEXT);
+}
+
+/* A part of the result, whose first element has the inputs number `index`. Mostly all periods are equal and the first
+ * is right. */
+static void judge_part(struct verdict *verdict, int part, const unsigned char *got, const unsigned char *poison,
+                       size_t count, size_t index)
+{
+    const struct cf_type *type = verdict->data.type;
+    const size_t size = type->size;
+    char later[CF_TEXT];
     bool repeats = count > CF_PERIOD && memcmp(got, got + CF_PERIOD * size, (count - CF_PERIOD) * size) == 0;
     for (size_t e = 0; e < (repeats ? CF_PERIOD : count); e++) {
         const unsigned char *at = got + e * size;
         /* What was right one period before is right here. */
-        if (e >= CF_PERIOD && bad == 0 && memcmp(at, at - CF_PERIOD * size, size) == 0) {
+        if (e >= CF_PERIOD && verdict->elements == 0 && memcmp(at, at - CF_PERIOD * size, size) == 0) {
             continue;
         }
-        if (!cf_judge(&data, batch->set->world[m], e % CF_PERIOD, cf_load(data.type, at), in_order, bad ? later : why,
-                      sizeof why)) {
-            first = bad++ ? first : e;
-            unwritten += memcmp(at, poison + e * size, size) == 0;
+        if (!judge_element(verdict, part, (index + e) % CF_PERIOD, cf_load(type, at),
+                           verdict->elements ? later : verdict->why)) {
+            verdict->first = verdict->elements++ ? verdict->first : (size_t)part * count + e;
+            verdict->unwritten += memcmp(at, poison + e * size, size) == 0;
         }
     }
-    if (bad > 0) {
+}
+
+static void judge_item(struct cf_batch *batch, int i, int m)
+{
+    struct cf_worker *worker = batch->worker;
+    const struct cf_spec *spec = &batch->item[i].spec;
+    struct verdict verdict = {.data = data_of(batch, i, m),
+                              .spec = spec,
+                              .world = batch->set->world[m],
+                              .root = root_of(batch, i, m),
+                              /* NCCL multiplies by 1/n */
+                              .in_order = batch->served || (worker->simulated && spec->op != CF_AVG)};
+    const int nranks = batch->set->nranks[m], parts = spec->kind == ONEHOP_ALLGATHER ? nranks : 1;
+    const size_t count = cf_computed(worker, batch->set, m, spec) / (size_t)parts;
+    const size_t index = spec->kind == ONEHOP_REDUCESCATTER ? (size_t)batch->set->rank[m] * spec->count : 0;
+    for (int part = 0; part < parts; part++) {
+        const size_t at = recv_at(batch, i, m) + (size_t)part * count * verdict.data.type->size;
+        judge_part(&verdict, part, batch->after[m] + at, batch->before[m] + at, count, index);
+    }
+    if (verdict.elements > 0) {
         cf_fail(worker,
-                "%s %s %s count %zu %s shifts %u,%u item %d %s%s rank %d of %d: %zu wrong, %zu of them as before, the "
-                "first element %zu: %s",
-                data.type->name, cf_op_names[spec->op], cf_family_names[spec->family], spec->count,
-                spec->in_place ? "in place" : "out of place", spec->send_shift, spec->recv_shift, i,
-                spec->note != NULL ? spec->note : "", batch->served ? " served" : "", batch->set->rank[m], data.nranks,
-                bad, unwritten, first, why);
+                "%s %s %s %s count %zu root %d %s shifts %u,%u item %d %s%s rank %d of %d: %zu wrong, %zu of them as "
+                "before, the first element %zu: %s",
+                cf_kind_names[spec->kind], verdict.data.type->name, cf_op_names[spec->op],
+                cf_family_names[spec->family], spec->count, verdict.root, spec->in_place ? "in place" : "out of place",
+                spec->send_shift, spec->recv_shift, i, spec->note != NULL ? spec->note : "",
+                batch->served ? " served" : "", batch->set->rank[m], nranks, verdict.elements, verdict.unwritten,
+                verdict.first, verdict.why);
     }
 }
 
@@ -336,10 +463,10 @@ static void note_hash(struct cf_batch *batch, const uint64_t *hash)
  * Are a member's results to be looked at one by one? Where all ranks must have equal results, and whoever compares the
  * hashes finds out, one of them is enough: another one for each batch.
  */
-static bool is_judge(const struct cf_batch *batch, int m)
+static bool is_judge(const struct cf_batch *batch, const struct cf_spec *spec, int m)
 {
     uint64_t ranks = (uint64_t)batch->worker->nranks;
-    return !batch->set->whole || !batch->worker->hashes_compared ||
+    return spec->kind == ONEHOP_REDUCESCATTER || !batch->set->whole || !batch->worker->hashes_compared ||
            batch->serial % ranks == (uint64_t)batch->worker->member[m].world_rank;
 }
 
@@ -348,15 +475,16 @@ static void judge_arena(struct cf_batch *batch, int m, bool launched, uint64_t *
     unsigned char *before = batch->before[m], *after = batch->after[m];
     *hash_p = 0xcbf29ce484222325u;
     for (int i = 0; i < batch->items && launched; i++) {
-        const struct cf_item *item = &batch->item[i];
+        const struct cf_spec *spec = &batch->item[i].spec;
         /* What is not computed must be as it was. */
-        size_t bytes = cf_computed(batch->worker, batch->set, m, &item->spec) * cf_types[item->spec.type].size;
-        if (is_judge(batch, m)) {
+        size_t count = cf_computed(batch->worker, batch->set, m, spec), bytes = count * cf_types[spec->type].size;
+        size_t at = recv_at(batch, i, m);
+        if (is_judge(batch, spec, m)) {
             judge_item(batch, i, m);
         }
-        batch->worker->result->checks += item->spec.count;
-        *hash_p = hash_bytes(*hash_p, after + item->recv, bytes);
-        memcpy(before + item->recv, after + item->recv, bytes);
+        batch->worker->result->checks += count;
+        *hash_p = spec->kind == ONEHOP_REDUCESCATTER ? *hash_p : hash_bytes(*hash_p, after + at, bytes);
+        memcpy(before + at, after + at, bytes);
     }
     batch->worker->result->checks++;
     if (memcmp(before, after, batch->bytes) != 0) {
@@ -375,34 +503,26 @@ static void judge_arena(struct cf_batch *batch, int m, bool launched, uint64_t *
 }
 
 /* What onehop serves for sure: messages that are not large, of any type and op. */
-static bool should_serve(const struct cf_spec *spec)
+static bool should_serve(const struct cf_spec *spec, int nranks)
 {
-    size_t bytes = spec->count * cf_types[spec->type].size;
+    size_t bytes = cf_whole_count(spec, nranks) * cf_types[spec->type].size;
     return bytes > 0 && bytes <= EXPECTED_BYTES;
-}
-
-/* Members that are in a set's communicators with others. */
-static uint64_t members_with_peers(const struct cf_worker *worker, const struct cf_set *set)
-{
-    uint64_t count = 0;
-    for (int m = 0; m < worker->members; m++) {
-        count += set->nranks[m] > 1;
-    }
-    return count;
 }
 
 void cf_batch_count(struct cf_batch *batch)
 {
     struct cf_worker *worker = batch->worker;
     uint64_t served, back, all = 0, expected = 0, members = (uint64_t)worker->members;
-    uint64_t with_peers = members_with_peers(worker, batch->set);
     cf_set_served(worker, batch->set, &served, &back);
     served -= batch->served_before;
     worker->result->served += served;
     worker->result->fallbacks += back - batch->back_before;
     for (int i = 0; i < batch->items; i++) {
         all += batch->item[i].spec.count > 0 ? members : 0;
-        expected += should_serve(&batch->item[i].spec) ? with_peers : 0;
+        for (int m = 0; m < worker->members; m++) {
+            const int nranks = batch->set->nranks[m];
+            expected += nranks > 1 && should_serve(&batch->item[i].spec, nranks);
+        }
     }
     batch->served_before += served;
     batch->back_before = back;
@@ -486,8 +606,9 @@ void cf_batch_expect_refusal(struct cf_batch *batch)
         for (int m = 0; m < worker->members; m++) {
             ncclResult_t result = batch->set->comm[m] != NULL ? cf_batch_call(batch, i, m, worker->member[m].stream[0])
                                                               : ncclInvalidArgument;
-            cf_check(worker, result == ncclInvalidArgument, "%s, %s, of %d ranks: expected a refusal, it gave %d",
-                     cf_types[spec->type].name, cf_op_names[spec->op], batch->set->nranks[m], (int)result);
+            cf_check(worker, result == ncclInvalidArgument, "%s, %s, %s, of %d ranks: expected a refusal, it gave %d",
+                     cf_kind_names[spec->kind], cf_types[spec->type].name, cf_op_names[spec->op], batch->set->nranks[m],
+                     (int)result);
         }
     }
     cf_batch_judge(batch, 0, false);

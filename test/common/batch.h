@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * batch.h - allreduces of a communicator, with their buffers, inputs and what must come out
+ * batch.h - calls of a communicator that onehop may serve, with their buffers, inputs and what must come out
  *
  * The buffers of a batch lie in one arena for each member, filled with a pattern before and compared as a whole after,
  * so that every byte that a call may not write is a guard.
@@ -13,19 +13,27 @@
 #define CF_PERIOD 4093 /* elements after which the inputs of a call repeat */
 
 struct cf_spec {
+    enum onehop_collective kind;
     ncclDataType_t type;
-    enum cf_op op;
+    enum cf_op op; /* CF_SUM where the kind does not reduce */
     enum cf_family family;
-    size_t count;
-    bool in_place;
-    unsigned send_shift, recv_shift; /* bytes behind a multiple of 16 */
-    uint64_t key;                    /* data; 0: by the batch's serial and the item's number */
-    const char *note;                /* for whoever reads of a failure; NULL: nothing */
+    size_t count;  /* as NCCL's function has it */
+    int root;      /* of a broadcast; taken modulo the number of ranks */
+    bool in_place; /* by NCCL's rule: a rank's part is where it is in the buffer that has all parts */
+    unsigned send_shift,
+        recv_shift;   /* bytes behind a multiple of 16; of a call in place the first, of its whole buffer */
+    uint64_t key;     /* data; 0: by the batch's serial and the item's number */
+    const char *note; /* for whoever reads of a failure; NULL: nothing */
 };
+
+extern const char *const cf_kind_names[ONEHOP_COLLECTIVE_COUNT];
+
+/* Elements of the larger buffer of a call on so many ranks. */
+size_t cf_whole_count(const struct cf_spec *spec, int nranks);
 
 struct cf_item {
     struct cf_spec spec;
-    size_t send, recv, scalar; /* offsets in the arena */
+    size_t send, recv, scalar; /* offsets in the arena; of a call in place both are that of its whole buffer */
 };
 
 struct cf_batch {
@@ -84,10 +92,10 @@ void cf_batch_finish(struct cf_batch *batch, int stream);
 /* Where an item's result lies after cf_batch_judge. */
 const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int member);
 /* NCCL gives ncclInvalidArgument for such a call on one of the worker's communicators of this set. */
-bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, ncclDataType_t type, enum cf_op op);
+bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, const struct cf_spec *spec);
 /*
- * How many elements of such a call on member m's communicator NCCL computes: all, but for a flaw where there is one
- * rank. The others stay as they were.
+ * How many elements of such a call's result on member m's communicator NCCL computes: all, but for a flaw where there
+ * is one rank. The others stay as they were.
  */
 size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec);
 /* Makes each call of a batch of refused ones: refused, and nothing written. Frees the batch. */
@@ -101,8 +109,8 @@ struct cf_source cf_common_source(const struct cf_worker *worker, uint64_t about
 struct cf_source cf_own_source(const struct cf_worker *worker, uint64_t about);
 uint64_t cf_draw(struct cf_source *source, uint64_t below);
 /*
- * A call that is not refused on this set. plain: sums of 16- and 32-bit floats. Only the place of the buffers comes
- * from the rank's own source.
+ * A call that is not refused on this set; every second one is an allreduce. plain: sums, and 16- and 32-bit floats.
+ * Only the place of the buffers comes from the rank's own source.
  */
 struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set, struct cf_source *common,
                               struct cf_source *own, bool plain);

@@ -41,15 +41,22 @@ struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set
 {
     static const ncclDataType_t plain_types[] = {ncclFloat32, ncclBfloat16, ncclFloat16};
     struct cf_spec spec = {.family = CF_EXACT};
+    spec.kind =
+        cf_draw(common, 2) ? ONEHOP_ALLREDUCE : (enum onehop_collective)cf_draw(common, ONEHOP_COLLECTIVE_COUNT);
+    spec.root = (int)cf_draw(common, CF_MAX_RANKS);
     do {
         spec.type = plain ? plain_types[cf_draw(common, 3)] : (ncclDataType_t)cf_draw(common, ncclNumTypes);
-    } while (cf_refused(worker, set, spec.type, CF_SUM));
-    spec.op = plain || cf_draw(common, 2) ? CF_SUM : (enum cf_op)cf_draw(common, CF_OPS);
-    spec.op = cf_refused(worker, set, spec.type, spec.op) ? CF_SUM : spec.op;
+    } while (cf_refused(worker, set, &spec));
+    const bool moves = spec.kind == ONEHOP_ALLGATHER || spec.kind == ONEHOP_BROADCAST;
+    spec.op = plain || moves || cf_draw(common, 2) ? CF_SUM : (enum cf_op)cf_draw(common, CF_OPS);
+    spec.op = cf_refused(worker, set, &spec) ? CF_SUM : spec.op;
     if (cf_types[spec.type].mantissa > 0 && cf_draw(common, 2)) {
         spec.family = CF_WIDE;
     }
     spec.count = random_count(common, worker->full);
+    if (cf_whole_count(&spec, 2) > spec.count) { /* as much in all */
+        spec.count = (spec.count + 3) / 4;
+    }
     unsigned size = (unsigned)cf_types[spec.type].size;
     spec.in_place = cf_draw(own, 2);
     spec.send_shift = (unsigned)cf_draw(own, 16 / size) * size;

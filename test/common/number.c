@@ -651,6 +651,16 @@ static void explain(const struct cf_type *type, const struct expectation *expect
     fclose(why);
 }
 
+bool cf_judge_moved(const struct cf_data *data, int world, size_t i, uint64_t got, char *why_p, size_t why_bytes)
+{
+    const struct expectation expected = expect_bits(cf_input(data, world, i));
+    if (got == expected.pattern[0]) {
+        return true;
+    }
+    explain(data->type, &expected, got, why_p, why_bytes);
+    return false;
+}
+
 bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,
               size_t why_bytes)
 {

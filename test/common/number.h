@@ -76,6 +76,9 @@ void cf_store(const struct cf_type *type, void *at, uint64_t bits);
 bool cf_judge(const struct cf_data *data, const int *world, size_t i, uint64_t got, bool tight, char *why_p,
               size_t why_bytes);
 
+/* Is `got` element i of rank `world`, as it was sent? Else as above. */
+bool cf_judge_moved(const struct cf_data *data, int world, size_t i, uint64_t got, char *why_p, size_t why_bytes);
+
 /* One element of all ranks, in their order: what each sends, and its factor where the op is a PreMulSum. */
 struct cf_element {
     uint64_t bits[CF_MAX_RANKS], scalar[CF_MAX_RANKS];

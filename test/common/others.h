@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * others.h - calls of a communicator that onehop leaves to NCCL, with their buffers and what must come out
+ * others.h - one call each of all functions but ncclAllReduce, with their buffers and what must come out
  *
  * A member's buffer holds its input, a block for each rank, and then as much for the result of each call.
  */

@@ -14,14 +14,51 @@ static struct cf_spec wide(ncclDataType_t type, size_t count)
     return (struct cf_spec){.type = type, .family = CF_WIDE, .count = count, .key = cf_mix(count * 16 + type)};
 }
 
-static void compare_items(struct cf_batch *batch, int a, int b)
+/* The result of call b, and that of call a from member m's part on, if it is `sliced`. */
+static void compare_items(struct cf_batch *batch, int a, int b, bool sliced)
 {
     struct cf_worker *worker = batch->worker;
-    size_t bytes = batch->item[a].spec.count * cf_types[batch->item[a].spec.type].size;
+    const struct cf_spec *spec = &batch->item[b].spec;
+    const size_t bytes = spec->count * cf_types[spec->type].size;
     for (int m = 0; m < worker->members; m++) {
-        cf_check(worker, memcmp(cf_batch_result(batch, a, m), cf_batch_result(batch, b, m), bytes) == 0,
-                 "%s count %zu: the bits of call %d and its repetition %d differ",
-                 cf_types[batch->item[a].spec.type].name, batch->item[a].spec.count, a, b);
+        const unsigned char *whole = cf_batch_result(batch, a, m);
+        const size_t from = sliced ? (size_t)batch->set->rank[m] * bytes : 0;
+        cf_check(worker, memcmp(whole + from, cf_batch_result(batch, b, m), bytes) == 0,
+                 "%s %s count %zu: the bits of call %d and of call %d differ", cf_kind_names[spec->kind],
+                 cf_types[spec->type].name, spec->count, a, b);
+    }
+}
+
+/* An allreduce and, of the same inputs, reduce-scatters out of place and in place; from `first` on. */
+static void add_slices(struct cf_batch *batch, ncclDataType_t type, enum cf_op op, size_t count)
+{
+    struct cf_spec spec = wide(type, count);
+    spec.op = op;
+    spec.kind = ONEHOP_REDUCESCATTER;
+    struct cf_spec whole = spec, in_place = spec;
+    whole.kind = ONEHOP_ALLREDUCE;
+    whole.count = cf_whole_count(&spec, batch->worker->nranks);
+    in_place.in_place = true;
+    cf_batch_add(batch, &whole);
+    cf_batch_add(batch, &spec);
+    cf_batch_add(batch, &in_place);
+}
+
+void cf_case_bits_slice(struct cf_worker *worker)
+{
+    static const enum cf_op ops[] = {CF_SUM, CF_AVG, CF_PREMUL_HOST, CF_PROD};
+    static const size_t counts[] = {1, 7, 1031, 23003};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        for (size_t i = 0; i < 8; i++) {
+            add_slices(batch, types[t], ops[i % 4], counts[(i + i / 4) % 4]);
+        }
+        cf_batch_try(batch, CF_SINGLE, 0);
+        for (int i = 0; i < batch->items && batch->served; i++) {
+            compare_items(batch, i / 3 * 3, i, i % 3 > 0);
+        }
+        cf_check(worker, batch->served || !worker->expect_served, "not all was served");
+        cf_batch_free(batch);
     }
 }
 
@@ -34,6 +71,7 @@ void cf_case_bits_repeat(struct cf_worker *worker)
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
             for (int way = 0; way < 4; way++) {
                 struct cf_spec spec = wide(types[t], counts[c]);
+                spec.kind = (c + t) % 2 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE;
                 spec.send_shift = way == 2 ? (unsigned)cf_types[types[t]].size : 0;
                 spec.recv_shift = way == 2 ? 12 : 0;
                 spec.in_place = way == 3;
@@ -42,7 +80,7 @@ void cf_case_bits_repeat(struct cf_worker *worker)
         }
         cf_batch_try(batch, CF_SINGLE, 0);
         for (int i = 0; i < batch->items && batch->served; i++) {
-            compare_items(batch, i / 4 * 4, i);
+            compare_items(batch, i / 4 * 4, i, false);
         }
         cf_check(worker, batch->served || !worker->expect_served, "not all was served");
         cf_batch_free(batch);

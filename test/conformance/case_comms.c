@@ -16,8 +16,8 @@ void cf_case_comm_makers(struct cf_worker *worker)
 {
     for (int maker = 0; maker < CF_MAKERS; maker++) {
         struct cf_set set;
-        if (cf_set_create(worker, (enum cf_maker)maker, &set)) {
-            run_some(worker, &set);
+        if (cf_set_create(worker, (enum cf_maker)maker, &set)) { /* a first call of each kind */
+            cf_batch_run(cf_some_calls_from(worker, &set, 1 + maker % ONEHOP_COLLECTIVE_COUNT, 7), CF_SINGLE);
             cf_set_end(worker, &set);
         }
     }
@@ -123,8 +123,10 @@ static void run_fp8(struct cf_worker *worker, const struct cf_set *set)
                 continue;
             }
             struct cf_batch *batch = cf_batch_new(worker, set);
-            cf_batch_add(batch, &(struct cf_spec){.type = (ncclDataType_t)t, .op = (enum cf_op)op, .count = 300});
-            if (cf_refused(worker, set, (ncclDataType_t)t, (enum cf_op)op)) {
+            struct cf_spec spec = {.type = (ncclDataType_t)t, .op = (enum cf_op)op, .count = 300};
+            spec.kind = (op + t) % 2 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE;
+            cf_batch_add(batch, &spec);
+            if (cf_refused(worker, set, &spec)) {
                 cf_batch_expect_refusal(batch);
             } else {
                 cf_batch_run(batch, CF_SINGLE);
@@ -146,8 +148,9 @@ static void run_factors(struct cf_worker *worker, const struct cf_set *set)
         struct cf_batch *batch = cf_batch_new(worker, set);
         for (size_t i = 0; i < sizeof ops / sizeof *ops * (sizeof bytes / sizeof *bytes); i++) {
             struct cf_spec spec = {.type = (ncclDataType_t)t, .op = ops[i % 3], .in_place = i % 2};
+            spec.kind = i % 4 == 3 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE;
             spec.count = bytes[i / 3] / cf_types[t].size + more[i / 3];
-            if (!cf_refused(worker, set, spec.type, spec.op) && cf_type_wanted(spec.type)) {
+            if (!cf_refused(worker, set, &spec) && cf_type_wanted(spec.type)) {
                 cf_batch_add(batch, &spec);
             }
         }
@@ -238,7 +241,10 @@ void cf_case_comm_finalize(struct cf_worker *worker)
     cf_set_create(worker, CF_INIT_RANK, &set);
     struct cf_batch *batch = cf_batch_new(worker, &set);
     for (int i = 0; i < 20; i++) {
-        cf_batch_add(batch, &(struct cf_spec){.type = ncclFloat32, .family = CF_EXACT, .count = 3000});
+        cf_batch_add(batch, &(struct cf_spec){.kind = (enum onehop_collective)(i % ONEHOP_COLLECTIVE_COUNT),
+                                              .type = ncclFloat32,
+                                              .family = CF_EXACT,
+                                              .count = 3000});
     }
     cf_batch_load(batch, 0);
     cf_batch_issue(batch, CF_SINGLE, 0);

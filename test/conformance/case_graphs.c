@@ -283,7 +283,8 @@ void cf_case_bits_graph(struct cf_worker *worker)
     for (int b = 0; b < 2; b++) {
         batch[b] = cf_batch_new(worker, &worker->world);
         for (int i = 0; i < 8; i++) {
-            cf_batch_add(batch[b], &(struct cf_spec){.type = i % 2 ? ncclFloat32 : ncclBfloat16,
+            cf_batch_add(batch[b], &(struct cf_spec){.kind = i / 2 % 2 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE,
+                                                     .type = i % 2 ? ncclFloat32 : ncclBfloat16,
                                                      .family = CF_WIDE,
                                                      .count = counts[i / 2],
                                                      .key = cf_mix((uint64_t)i + 99)});

@@ -20,21 +20,43 @@ void cf_case_group_nested(struct cf_worker *worker)
  * largest one-shot message. */
 void cf_case_group_together(struct cf_worker *worker)
 {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16, ncclInt32, ncclInt8, ncclFloat32};
-    static const enum cf_op ops[] = {CF_SUM, CF_SUM, CF_MAX, CF_AVG, CF_PREMUL_HOST};
-    for (int t = 0; t < 5; t++) {
+    static const enum onehop_collective kinds[8] = {[5] = ONEHOP_ALLGATHER, ONEHOP_REDUCESCATTER, ONEHOP_BROADCAST};
+    static const ncclDataType_t types[8] = {ncclFloat32, ncclBfloat16, ncclInt32, ncclInt8,
+                                            ncclFloat32, ncclBfloat16, ncclInt32, ncclFloat16};
+    static const enum cf_op ops[8] = {CF_SUM, CF_SUM, CF_MAX, CF_AVG, CF_PREMUL_HOST, [6] = CF_PREMUL_HOST};
+    for (int t = 0; t < 8; t++) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
         batch->keeps_op = true;
-        unsigned size = (unsigned)cf_types[types[t]].size;
+        unsigned size = (unsigned)cf_types[types[t]].size, part = kinds[t] == ONEHOP_ALLREDUCE ? size : 2 * size;
         for (int i = 0; i < 12; i++) {
-            cf_batch_add(batch, &(struct cf_spec){.type = types[t],
+            cf_batch_add(batch, &(struct cf_spec){.kind = kinds[t],
+                                                  .type = types[t],
                                                   .op = ops[t],
+                                                  .root = i,
                                                   .family = CF_EXACT,
-                                                  .count = (100000 + (size_t)i * 4099) / size,
+                                                  .count = (100000 + (size_t)i * 4099) / part,
                                                   .key = ops[t] == CF_PREMUL_HOST,
                                                   .send_shift = (unsigned)i % 3 * size,
                                                   .recv_shift = (unsigned)i % 2 * size,
                                                   .in_place = i % 4 == 3});
+        }
+        cf_batch_run(batch, CF_GROUPED);
+    }
+}
+
+/* As all_gatherv of PyTorch: in place, or out of place on some ranks; some have nothing. */
+void cf_case_group_uneven(struct cf_worker *worker)
+{
+    for (size_t most = 40; most <= 40000; most *= 10) {
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        for (int root = 0; root < worker->nranks; root++) {
+            cf_batch_add(batch, &(struct cf_spec){.kind = ONEHOP_BROADCAST,
+                                                  .type = ncclBfloat16,
+                                                  .family = CF_SPECIAL,
+                                                  .count = root == 1 ? 0 : most - most / 3 * (size_t)root % most,
+                                                  .root = root,
+                                                  .recv_shift = 2 * (unsigned)root,
+                                                  .in_place = (worker->index + root) % 2 == 0});
         }
         cf_batch_run(batch, CF_GROUPED);
     }
@@ -57,7 +79,9 @@ void cf_case_group_5000(struct cf_worker *worker)
 {
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
     for (int i = 0; i < 5000; i++) {
-        cf_batch_add(batch, &(struct cf_spec){.type = i % 2 ? ncclBfloat16 : ncclFloat32,
+        cf_batch_add(batch, &(struct cf_spec){.kind = (enum onehop_collective)(i / 625 % ONEHOP_COLLECTIVE_COUNT),
+                                              .type = i % 2 ? ncclBfloat16 : ncclFloat32,
+                                              .root = i,
                                               .family = CF_EXACT,
                                               .count = 1 + (size_t)i % 97,
                                               .in_place = i % 5 == 0});

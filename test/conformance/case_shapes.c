@@ -15,6 +15,13 @@ static struct cf_spec spec_of(ncclDataType_t type, size_t count)
     return (struct cf_spec){.type = type, .op = CF_SUM, .family = family, .count = count};
 }
 
+/* The kinds beside allreduce, in turn. */
+static enum onehop_collective other_kind(size_t turn)
+{
+    static const enum onehop_collective kinds[] = {ONEHOP_ALLGATHER, ONEHOP_REDUCESCATTER, ONEHOP_BROADCAST};
+    return kinds[turn % 3];
+}
+
 static void add_both_places(struct cf_batch *batch, struct cf_spec spec)
 {
     cf_batch_add(batch, &spec);
@@ -22,23 +29,26 @@ static void add_both_places(struct cf_batch *batch, struct cf_spec spec)
     cf_batch_add(batch, &spec);
 }
 
-static void add_counts(struct cf_batch *batch, ncclDataType_t type, bool full)
+static void add_counts(struct cf_batch *batch, enum onehop_collective kind, ncclDataType_t type, bool full)
 {
     static const size_t primes[] = {2, 3, 5, 7, 11, 13, 17, 31, 61, 127, 257, 1021, 4093, 16381, 65521};
     size_t most = full ? (size_t)1 << 20 : (size_t)1 << 14;
     for (size_t count = 0; count <= CF_MAX_RANKS + 1; count++) { /* none, and fewer than ranks */
-        add_both_places(batch, spec_of(type, count));
+        struct cf_spec spec = spec_of(type, count);
+        spec.kind = kind;
+        spec.root = (int)count;
+        add_both_places(batch, spec);
     }
     for (size_t i = 0; i < sizeof primes / sizeof *primes; i++) {
         if (primes[i] <= most) {
             cf_batch_add(
-                batch, &(struct cf_spec){.type = type, .family = CF_EXACT, .count = primes[i], .in_place = i % 2 == 1});
+                batch, &(struct cf_spec){.kind = kind, .type = type, .count = primes[i], .root = 1, .in_place = i % 2});
         }
     }
     for (size_t power = 16; power <= most; power *= full ? 2 : 4) {
         for (size_t count = power - 1; count <= power + 1; count++) {
-            cf_batch_add(
-                batch, &(struct cf_spec){.type = type, .family = CF_EXACT, .count = count, .in_place = count == power});
+            cf_batch_add(batch,
+                         &(struct cf_spec){.kind = kind, .type = type, .count = count, .in_place = count == power});
         }
     }
 }
@@ -48,12 +58,13 @@ void cf_case_counts(struct cf_worker *worker)
     size_t types = worker->full ? sizeof shape_types / sizeof *shape_types : 3;
     for (size_t t = 0; t < types; t++) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-        add_counts(batch, shape_types[t], worker->full);
+        add_counts(batch, ONEHOP_ALLREDUCE, shape_types[t], worker->full);
+        add_counts(batch, other_kind(t), shape_types[t], worker->full);
         cf_batch_run(batch, CF_SINGLE);
     }
 }
 
-/* Nothing to reduce is right whatever the buffers are; what is checked before the count is still checked. */
+/* Nothing to do is right whatever the buffers are; what is checked before the count is still checked. */
 void cf_case_count_zero(struct cf_worker *worker)
 {
     for (int m = 0; m < worker->members; m++) {
@@ -64,22 +75,40 @@ void cf_case_count_zero(struct cf_worker *worker)
         CF_IS(worker, ncclInvalidArgument, AllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, NULL, stream));
         CF_IS(worker, ncclInvalidArgument, AllReduce(NULL, NULL, 0, ncclNumTypes, ncclSum, comm, stream));
         CF_IS(worker, ncclInvalidArgument, AllReduce(NULL, NULL, 0, ncclFloat32, (ncclRedOp_t)-1, comm, stream));
+        CF_IS(worker, ncclSuccess, AllGather(NULL, NULL, 0, ncclBfloat16, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, AllGather(NULL, NULL, 0, ncclNumTypes, comm, stream));
+        CF_IS(worker, ncclSuccess, ReduceScatter(NULL, NULL, 0, ncclInt64, ncclMax, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, ReduceScatter(NULL, NULL, 0, ncclInt64, (ncclRedOp_t)-1, comm, stream));
+        CF_IS(worker, ncclSuccess, Broadcast(NULL, NULL, 0, ncclFloat32, 1, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, Broadcast(NULL, NULL, 0, ncclFloat32, worker->nranks, comm, stream));
+        CF_IS(worker, ncclSuccess, Bcast(NULL, 0, ncclFloat32, 0, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, Bcast(NULL, 0, ncclFloat32, -1, comm, stream));
     }
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-    struct cf_spec spec = spec_of(ncclFloat32, 0);
-    cf_batch_add(batch, &spec);
+    for (int kind = 0; kind < ONEHOP_COLLECTIVE_COUNT; kind++) {
+        cf_batch_add(batch, &(struct cf_spec){.kind = (enum onehop_collective)kind, .type = ncclFloat32});
+    }
     cf_batch_run(batch, CF_GROUPED);
 }
 
-static void run_around(struct cf_worker *worker, ncclDataType_t type, size_t bytes)
+/* Calls of which the larger buffer has about so many bytes. */
+static void add_around(struct cf_batch *batch, enum onehop_collective kind, ncclDataType_t type, size_t bytes)
 {
-    struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-    size_t count = bytes / cf_types[type].size;
+    struct cf_spec spec = spec_of(type, 1);
+    spec.kind = kind;
+    size_t count = bytes / cf_types[type].size / cf_whole_count(&spec, batch->worker->nranks);
     for (size_t c = count - 1; c <= count + 1; c++) {
-        struct cf_spec spec = spec_of(type, c);
+        spec.count = c;
+        spec.root = (int)(c % CF_MAX_RANKS);
         spec.in_place = c % 2;
         cf_batch_add(batch, &spec);
     }
+}
+
+static void run_around(struct cf_worker *worker, enum onehop_collective kind, ncclDataType_t type, size_t bytes)
+{
+    struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+    add_around(batch, kind, type, bytes);
     cf_batch_run(batch, CF_SINGLE);
 }
 
@@ -88,17 +117,23 @@ void cf_case_table_ends(struct cf_worker *worker)
 {
     size_t most = worker->full ? 16 * MIB : 512 * KIB;
     for (size_t bytes = KIB; bytes <= most; bytes *= 2) {
-        run_around(worker, ncclFloat32, bytes);
-        run_around(worker, ncclBfloat16, bytes);
+        run_around(worker, ONEHOP_ALLREDUCE, ncclFloat32, bytes);
+        run_around(worker, ONEHOP_ALLREDUCE, ncclBfloat16, bytes);
+        struct cf_batch *batch = cf_batch_new(worker, &worker->world);
+        for (size_t turn = 0; turn < 3; turn++) {
+            add_around(batch, other_kind(turn), turn % 2 ? ncclFloat32 : ncclBfloat16, bytes);
+        }
+        cf_batch_run(batch, CF_SINGLE);
     }
 }
 
 /* One call of `count` elements. Was it served? The answer must be the same on all ranks. */
-static bool probe(struct cf_worker *worker, ncclDataType_t type, size_t count)
+static bool probe(struct cf_worker *worker, enum onehop_collective kind, ncclDataType_t type, size_t count)
 {
     uint64_t served_before = worker->result->served, all = (uint64_t)worker->members;
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
     struct cf_spec spec = spec_of(type, count);
+    spec.kind = kind;
     cf_batch_add(batch, &spec);
     cf_batch_run(batch, CF_SINGLE);
     uint64_t served = worker->result->served - served_before;
@@ -111,34 +146,40 @@ static bool probe(struct cf_worker *worker, ncclDataType_t type, size_t count)
 /* The largest message served, found by halving, and one element over. */
 void cf_case_largest_served(struct cf_worker *worker)
 {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclBfloat16};
-    for (size_t t = 0; t < (worker->full ? 2 : 1); t++) {
-        size_t served = 0, over = 64 * MIB / cf_types[types[t]].size;
+    for (int k = 0; k < ONEHOP_COLLECTIVE_COUNT; k++) {
+        const enum onehop_collective kind = (enum onehop_collective)k;
+        const ncclDataType_t type = k % 2 ? ncclBfloat16 : ncclFloat32;
+        const size_t parts = cf_whole_count(&(struct cf_spec){.kind = kind, .count = 1}, worker->nranks);
+        size_t served = 0, over = 64 * MIB / cf_types[type].size / parts;
         for (size_t step = over / 2; step > 0 && worker->full; step /= 2) {
-            served += probe(worker, types[t], served + step) ? step : 0;
+            served += probe(worker, kind, type, served + step) ? step : 0;
         }
         if (!worker->full) { /* coarse: powers of two only */
-            for (size_t count = 1024; count < over / 16 && probe(worker, types[t], count); count *= 4) {
+            for (size_t count = 1024; count < over / 16 && probe(worker, kind, type, count); count *= 4) {
                 served = count;
             }
         }
         if (served > 0) {
-            run_around(worker, types[t], served * cf_types[types[t]].size);
+            run_around(worker, kind, type, served * parts * cf_types[type].size);
         }
+        cf_check(worker, served > 0 || !worker->expect_served, "no %s was served", cf_kind_names[kind]);
     }
 }
 
-static void add_shifts(struct cf_batch *batch, ncclDataType_t type, size_t count)
+static void add_shifts(struct cf_batch *batch, enum onehop_collective kind, ncclDataType_t type, size_t count)
 {
     unsigned size = (unsigned)cf_types[type].size;
     for (unsigned send = 0; send < 16; send += size) {
         for (unsigned recv = 0; recv < 16; recv += size) {
             struct cf_spec spec = spec_of(type, count + (send + recv) / size % 3);
+            spec.kind = kind;
+            spec.root = (int)(send / size);
             spec.send_shift = send;
             spec.recv_shift = recv;
             cf_batch_add(batch, &spec);
         }
         struct cf_spec spec = spec_of(type, count);
+        spec.kind = kind;
         spec.in_place = true;
         spec.send_shift = send;
         cf_batch_add(batch, &spec);
@@ -153,7 +194,8 @@ void cf_case_alignment(struct cf_worker *worker)
     for (size_t t = 0; t < type_count; t++) {
         for (size_t c = 0; c < count_count; c++) {
             struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-            add_shifts(batch, types[t], cf_types[types[t]].size == 1 && c == 2 ? 9000 : counts[c]);
+            add_shifts(batch, ONEHOP_ALLREDUCE, types[t], cf_types[types[t]].size == 1 && c == 2 ? 9000 : counts[c]);
+            add_shifts(batch, other_kind(t + c), types[t], counts[c < 2 ? c : 0]);
             cf_batch_run(batch, CF_SINGLE);
         }
     }
@@ -180,6 +222,8 @@ static void check_user_ops(struct cf_worker *worker, int m, const void *send, vo
     CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclFloat16, op, comm, stream));
     CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclInt32, op, comm, stream));
     CF_IS(worker, ncclSuccess, AllReduce(send, recv, 0, ncclFloat16, op, comm, stream)); /* the count comes first */
+    CF_IS(worker, ncclInvalidArgument, ReduceScatter(send, recv, 4, ncclFloat32, gone, comm, stream));
+    CF_IS(worker, ncclInvalidArgument, ReduceScatter(send, recv, 4, ncclFloat16, op, comm, stream));
     CF_IS(worker, ncclSuccess, RedOpDestroy(op, comm));
     CF_IS(worker, ncclInvalidArgument, RedOpDestroy(op, comm));
     CF_IS(worker, ncclInvalidArgument, RedOpDestroy(ncclSum, comm));
@@ -197,7 +241,22 @@ static void check_arguments(struct cf_worker *worker, int m, const void *send, v
         ncclResult_t result =
             nccl.AllReduce(send, recv, 4, (ncclDataType_t)bad[i].type, (ncclRedOp_t)bad[i].op, comm, stream);
         cf_check(worker, result == ncclInvalidArgument, "type %d, op %d gave %d", bad[i].type, bad[i].op, (int)result);
+        result = nccl.ReduceScatter(send, recv, 4, (ncclDataType_t)bad[i].type, (ncclRedOp_t)bad[i].op, comm, stream);
+        cf_check(worker, result == ncclInvalidArgument, "type %d, op %d gave %d", bad[i].type, bad[i].op, (int)result);
     }
+    static const int bad_types[] = {-1, ncclNumTypes, 127, -5}, bad_roots[] = {-1, CF_MAX_RANKS, 0x7fffffff};
+    for (size_t i = 0; i < sizeof bad_types / sizeof *bad_types; i++) {
+        const ncclDataType_t type = (ncclDataType_t)bad_types[i];
+        CF_IS(worker, ncclInvalidArgument, AllGather(send, recv, 4, type, comm, stream));
+        CF_IS(worker, ncclInvalidArgument, Broadcast(send, recv, 4, type, 0, comm, stream));
+    }
+    for (size_t i = 0; i < sizeof bad_roots / sizeof *bad_roots; i++) {
+        CF_IS(worker, ncclInvalidArgument, Broadcast(send, recv, 4, ncclInt8, bad_roots[i], comm, stream));
+        CF_IS(worker, ncclInvalidArgument, Bcast(recv, 4, ncclInt8, bad_roots[i], comm, stream));
+    }
+    CF_IS(worker, ncclInvalidArgument, AllGather(send, recv, 4, ncclFloat32, NULL, stream));
+    CF_IS(worker, ncclInvalidArgument, ReduceScatter(send, recv, 4, ncclFloat32, ncclSum, NULL, stream));
+    CF_IS(worker, ncclInvalidArgument, Broadcast(send, recv, 4, ncclFloat32, 0, NULL, stream));
     CF_IS(worker, ncclInvalidArgument, AllReduce(send, recv, 4, ncclFloat32, ncclSum, NULL, stream));
     check_user_ops(worker, m, send, recv);
 }
@@ -222,8 +281,11 @@ static void check_endings(struct cf_worker *worker, int m)
 void cf_case_arguments(struct cf_worker *worker)
 {
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-    struct cf_spec spec = spec_of(ncclFloat32, 64);
-    cf_batch_add(batch, &spec);
+    for (int kind = 0; kind < ONEHOP_COLLECTIVE_COUNT; kind++) {
+        struct cf_spec spec = spec_of(ncclFloat32, 64);
+        spec.kind = (enum onehop_collective)kind;
+        cf_batch_add(batch, &spec);
+    }
     cf_batch_load(batch, 0);
     for (int m = 0; cf_use(worker, m); m++) {
         check_arguments(worker, m, cf_batch_send(batch, 0, m), cf_batch_recv(batch, 0, m));

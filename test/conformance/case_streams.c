@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* case_streams.c - default streams, several streams, the order between them, and calls that NCCL serves between */
+/* case_streams.c - default streams, several streams, the order between them, and calls of other functions between */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,7 +57,8 @@ void cf_case_stream_group(struct cf_worker *worker)
     }
 }
 
-/* --- with calls that NCCL serves ---------------------------------------------------------------------------------- */
+/* --- with calls that NCCL may serve ----------------------------------------------------------------------------------
+ */
 
 #define RING (CF_SEND | CF_RECEIVE)
 #define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */

@@ -17,6 +17,7 @@
     X("avg", avg, CF_ALWAYS, "integers: truncated toward zero")                                                        \
     X("premul-host", premul_host, CF_ALWAYS, "ncclRedOpCreatePreMulSum, a factor of its own on each rank")             \
     X("premul-device", premul_device, CF_ALWAYS, "the factor in device memory")                                        \
+    X("moved", moved, CF_ALWAYS, "all-gather and broadcast: all types, every bit as it was sent")                      \
     X("counts", counts, CF_ALWAYS, "none, few, primes, powers of two and their neighbours")                            \
     X("count-zero", count_zero, CF_ALWAYS, "with NULL buffers")                                                        \
     X("table-ends", table_ends, CF_ALWAYS, "where onehop changes its algorithm, one element less and more")            \
@@ -24,9 +25,10 @@
     X("alignment", alignment, CF_ALWAYS, "each buffer at every element of 16 bytes")                                   \
     X("arguments", arguments, CF_ALWAYS, "errors and their codes")                                                     \
     X("foreign-op", foreign_op, CF_ALWAYS, "a user's op on another communicator")                                      \
-    X("group", group, CF_ALWAYS, "several allreduces")                                                                 \
+    X("group", group, CF_ALWAYS, "several calls")                                                                      \
     X("group-nested", group_nested, CF_ALWAYS, "")                                                                     \
     X("group-together", group_together, CF_ALWAYS, "large calls of one type and op")                                   \
+    X("group-uneven", group_uneven, CF_ALWAYS, "broadcasts from all ranks, of other lengths: an uneven gather")        \
     X("group-empty", group_empty, CF_ALWAYS, "")                                                                       \
     X("group-5000", group_5000, CF_ALWAYS, "more calls than a launch queue holds")                                     \
     X("group-communicators", group_communicators, CF_ALWAYS, "three communicators in one group")                       \
@@ -72,6 +74,7 @@
     X("property", property, CF_ALWAYS, "random calls; each rank has its own alignment, place and stream")              \
     X("property-capture", property_capture, CF_ONEHOP, "and some ranks capture what others call")                      \
     X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
+    X("bits-slice", bits_slice, CF_ONEHOP, "a reduce-scatter has the bits of its slice of an allreduce")               \
     X("bits-graph", bits_graph, CF_ONEHOP, "eager and replayed calls give the same bits")                              \
     X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")                    \
     X("bits-rows", bits_rows, CF_ONEHOP, "and each row of a batch of any number of rows")                              \
@@ -81,8 +84,12 @@
 CF_CASES(CF_DECLARE)
 #undef CF_DECLARE
 
-/* Calls for cases that are about something else: many types, ops and places; from the twelfth on with other counts. */
+/*
+ * Calls for cases that are about something else: kinds, types, ops and places; from the eighteenth on with other
+ * counts. The first two are allreduces; from the second on each kind is the first once.
+ */
 struct cf_spec cf_some_spec(int i);
 struct cf_batch *cf_some_calls(struct cf_worker *worker, const struct cf_set *set, int items);
+struct cf_batch *cf_some_calls_from(struct cf_worker *worker, const struct cf_set *set, int first, int items);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * conformance.h - a test of NCCL's contract for ncclAllReduce, on any node and with or without onehop
+ * conformance.h - a test of NCCL's contract for the collectives that onehop serves, on any node, with or without it
  *
  * The launcher (launch.c) starts jobs: a number of ranks in one of three modes. The processes of a job (main.c) run the
  * table of cases (cases.h) in step. What is wrong is noted on the board, and the job goes on; what cannot go on (a CUDA
@@ -13,7 +13,7 @@
 #include "test/common/options.h"
 #include "test/common/resources.h"
 
-#define CF_MAX_CASES 72
+#define CF_MAX_CASES 80
 
 enum cf_mode {
     CF_PROCESSES, /* a process for each rank */

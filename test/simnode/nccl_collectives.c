@@ -68,9 +68,6 @@ static void reduce_pieces(const struct simnccl_operation *op, size_t piece_offse
         in[r] = (const char *)simnccl_core_piece(op->core, SIMNCCL_STREAM, r) + piece_offset;
     }
     simnccl_reduce(op->type, has_user_op(op) ? ncclSum : op->op, NULL, in, op->core->nranks, count, out);
-    if (getenv("SIMNODE_NCCL_WRONG") != NULL && count > 0) { /* for tests of who checks results */
-        *(unsigned char *)out ^= 1;
-    }
 }
 
 /* What collectives do: a rank shows its send buffer piece by piece, and takes from what all have shown. */
@@ -109,6 +106,9 @@ static void take_pieces(const struct simnccl_operation *op, const struct shape *
             const char *piece = simnccl_core_piece(core, SIMNCCL_STREAM, r);
             memcpy(out + (size_t)r * op->count * size, piece + own, bytes);
         }
+    }
+    if (getenv("SIMNODE_NCCL_WRONG") != NULL && count > 0) { /* for tests of who checks results */
+        *(unsigned char *)out ^= 1;
     }
 }
 
