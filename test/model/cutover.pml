@@ -3,9 +3,10 @@
  * cutover.pml - attach: the first calls of communicators, and the number of the first call that is served
  *
  * Each rank makes calls on each communicator, in an order of its own. Its set-up begins with its first call, and votes
- * when all ranks' have begun; a call may wait for that, and give up at any time. NCCL, which here never waits, may
- * reject a call, whose number is then given again; it may have had work before the first call (WORK). Mutations:
- * NOTE_AFTER, NOTE_BLIND, NO_PLUS_ONE, OWN_ONLY, READ_ONLY, COUNT_REJECTED, WAIT_FOREVER, VOTE_UNORDERED.
+ * when all ranks' have begun; a call may wait for that, and give up at any time. NCCL, which here never waits (as for
+ * the root of a broadcast), may reject a call, whose number is then given again; it may have had work before the first
+ * call (WORK). Mutations: NOTE_AFTER, NOTE_BLIND, NO_PLUS_ONE, OWN_ONLY, READ_ONLY, COUNT_REJECTED, WAIT_FOREVER,
+ * VOTE_UNORDERED.
  */
 #ifndef N
 #define N 2

@@ -2,8 +2,8 @@
 /*
  * group.pml - attach: calls alone and in groups, until a communicator is served or falls back
  *
- * All ranks run one program: CALLS calls on COMMS communicators, counted (allreduce) or not (broadcast), alone or in
- * groups. The ranks of a communicator decide yes or no at any time; the decision takes effect at a call of each rank.
+ * All ranks run one program: CALLS calls on COMMS communicators, counted (of a kind that has kernels: allreduce,
+ * all-gather, reduce-scatter, broadcast) or not (reduce, send), alone or in groups. The ranks of a communicator decide yes or no at any time; the decision takes effect at a call of each rank.
  * One rank may estimate a group before it makes the group. On one rank, a call or a group may be rejected, at a wrong
  * argument or at any other call; the rank makes it again. No call waits: cutover.pml has the waits. Mutations:
  * BACKGROUND, KEEP_COUNTED, COUNT_ESTIMATE, COUNT_WRONG_CALL, COUNT_FAILED_CALL, COUNT_REJECTED_GROUP, FIRST_FIRST,

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * lamport.pml - oneshot and twoshot: words that are there when they are not empty, emptied by the reader. Kernels of
- * both kinds follow one another, and send into the same two slots by turns.
+ * lamport.pml - the kernels: words that are there when they are not empty, emptied by the reader. Kernels of all kinds
+ * follow one another, and send into the same two slots by turns.
  *
  * Mutations: ONE_SLOT, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER, ONE_PART, LOST_WORD,
- * NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE.
+ * NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE, NO_ALLGATHER_WIPE, NO_REDUCESCATTER_WIPE, NO_BROADCAST_WIPE; of the
+ * words that a broadcast's receivers send: NO_BEGUN_WORD, NO_BEGUN_WORD_TO_ROOT, NO_BEGUN_WORD_TO_RECEIVER,
+ * BEGUN_NOT_AWAITED_BY_ROOT, BEGUN_NOT_AWAITED_BY_RECEIVER, NO_BEGUN_WIPE.
  */
 #ifndef N
 #define N 2
@@ -18,11 +20,13 @@
 
 #define ONESHOT 1
 #define TWOSHOT 2
+#define ALLGATHER 3
+#define REDUCESCATTER 4
+#define BROADCAST 5 /* and the numbers from there on: a choice of roots each */
 #ifndef KINDS
-#define KINDS 3 /* a bit for each kind of kernel */
+#define KINDS 31 /* a bit for each kind of kernel, in this order */
 #endif
-#define HAS_ONESHOT ((KINDS) & 1)
-#define HAS_TWOSHOT ((KINDS) & 2)
+#define HAS(kind_) ((KINDS) & (1 << ((kind_)-1)))
 
 #ifdef ONE_SLOT
 #define SENT_TO(epoch_) 0
@@ -53,6 +57,12 @@
 #endif
 #define FIRST (b * THREADS + t)
 #define STEP (grid * THREADS)
+/* Sections are as long as the message, those of two-shot as long as can be. */
+#if PLACES > 1
+#define length (kind[n] == TWOSHOT -> PLACES : chunk)
+#else
+#define length 1
+#endif
 
 /* A word that has not been emptied must not be written: what was there would be lost, or what comes wiped. */
 #define ON_LANDING(at) assert(mem[at] == 0 && !wiping[at])
@@ -60,54 +70,105 @@
 #include "memory.pml"
 
 #define OTHER(r, j) (((r) + (j)) % N)
+#define PLACE(owner, source) (SECTION(owner, source) * length + i)
 
-#if HALVES == 1 || defined(ONE_PART)
-#define HERE(slot, place) (mem[AT(r, slot, place, 0)] != 0)
+/*
+ * Word i of a broadcast comes from its root; a call list has a root for each call, here one for the first word and one
+ * for the others. With the first word all ranks send each peer one that says that they have begun.
+ */
+#define ROOT (i == 0 -> (kind[n] - BROADCAST) % N : (kind[n] - BROADCAST) / N)
+#if defined(NO_BEGUN_WORD)
+#define IS_TOLD(owner) false
+#elif defined(NO_BEGUN_WORD_TO_ROOT)
+#define IS_TOLD(owner) ((owner) != ROOT)
+#elif defined(NO_BEGUN_WORD_TO_RECEIVER)
+#define IS_TOLD(owner) ((owner) == ROOT)
 #else
-#define HERE(slot, place) (mem[AT(r, slot, place, 0)] != 0 && mem[AT(r, slot, place, 1)] != 0)
+#define IS_TOLD(owner) true
+#endif
+#define SENDS(source, owner) (kind[n] < BROADCAST || ROOT == (source) || i == 0 && IS_TOLD(owner))
+#if defined(BEGUN_NOT_AWAITED_BY_ROOT)
+#define AWAITS(source) (SENDS(source, r) && (kind[n] < BROADCAST || ROOT != r))
+#elif defined(BEGUN_NOT_AWAITED_BY_RECEIVER)
+#define AWAITS(source) (SENDS(source, r) && (kind[n] < BROADCAST || ROOT == r || ROOT == (source)))
+#else
+#define AWAITS(source) SENDS(source, r)
+#endif
+
+/* What is not emptied, of the words of the first hop. */
+#if defined(NO_ONESHOT_WIPE)
+#define IS_LEFT(source) (kind[n] == ONESHOT)
+#elif defined(NO_SCATTER_WIPE)
+#define IS_LEFT(source) (kind[n] == TWOSHOT)
+#elif defined(NO_ALLGATHER_WIPE)
+#define IS_LEFT(source) (kind[n] == ALLGATHER)
+#elif defined(NO_REDUCESCATTER_WIPE)
+#define IS_LEFT(source) (kind[n] == REDUCESCATTER)
+#elif defined(NO_BROADCAST_WIPE)
+#define IS_LEFT(source) (kind[n] >= BROADCAST && ROOT == (source))
+#elif defined(NO_BEGUN_WIPE)
+#define IS_LEFT(source) (kind[n] >= BROADCAST && ROOT != (source))
+#else
+#define IS_LEFT(source) false
+#endif
+
+#define HALF(slot, source, half) mem[AT(r, slot, PLACE(r, source), half)]
+#if HALVES == 1 || defined(ONE_PART)
+#define HERE(slot, source) (!AWAITS(source) || HALF(slot, source, 0) != 0)
+#else
+#define HERE(slot, source) (!AWAITS(source) || HALF(slot, source, 0) != 0 && HALF(slot, source, 1) != 0)
 #endif
 #if HALVES == 1
-#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == e + 1)
+#define RIGHT(slot, source) (!AWAITS(source) || HALF(slot, source, 0) == e + 1)
 #else
-#define RIGHT(slot, place) (mem[AT(r, slot, place, 0)] == e + 1 && mem[AT(r, slot, place, 1)] == e + 1)
+#define RIGHT(slot, source) (!AWAITS(source) || HALF(slot, source, 0) == e + 1 && HALF(slot, source, 1) == e + 1)
 #endif
-
-inline lamport_store(owner, slot, place)
-{
-    post(AT(owner, slot, place, 0), e + 1);
-#if HALVES > 1
-    post(AT(owner, slot, place, 1), e + 1)
-#endif
-}
-
-/* One word to each peer, at place i of this rank's section. */
-inline send_all(slot)
-{
-    lamport_store(OTHER(r, 1), slot, SECTION(OTHER(r, 1), r) * PLACES + i);
-#if N > 2
-    lamport_store(OTHER(r, 2), slot, SECTION(OTHER(r, 2), r) * PLACES + i)
-#endif
-}
-
-inline lamport_clear(slot, place)
-{
-    wipe(AT(r, slot, place, 0));
-#if HALVES > 1
-    wipe(AT(r, slot, place, 1))
-#endif
-}
 
 /* The words at place i of all peers' sections. */
 #if N > 2
-#define ALL(what, slot) (what(slot, i) && what(slot, PLACES + i))
+#define ALL(what, slot) (what(slot, OTHER(r, 1)) && what(slot, OTHER(r, 2)))
 #else
-#define ALL(what, slot) what(slot, i)
+#define ALL(what, slot) what(slot, OTHER(r, 1))
 #endif
+
+inline lamport_store(owner, slot)
+{
+    if
+    :: SENDS(r, owner) ->
+        post(AT(owner, slot, PLACE(owner, r), 0), e + 1);
+#if HALVES > 1
+        post(AT(owner, slot, PLACE(owner, r), 1), e + 1)
+#endif
+    :: else
+    fi
+}
+
+/* A word to each peer, at place i of this rank's section. */
+inline send_all(slot)
+{
+    lamport_store(OTHER(r, 1), slot);
+#if N > 2
+    lamport_store(OTHER(r, 2), slot)
+#endif
+}
+
+inline lamport_clear(source, slot)
+{
+    if
+    :: SENDS(source, r) && (slot == GATHER || !IS_LEFT(source)) ->
+        wipe(AT(r, slot, PLACE(r, source), 0));
+#if HALVES > 1
+        wipe(AT(r, slot, PLACE(r, source), 1))
+#endif
+    :: else
+    fi
+}
+
 inline clear_all(slot)
 {
-    lamport_clear(slot, i);
+    lamport_clear(OTHER(r, 1), slot);
 #if N > 2
-    lamport_clear(slot, PLACES + i)
+    lamport_clear(OTHER(r, 2), slot)
 #endif
 }
 
@@ -129,23 +190,13 @@ inline reduce()
     :: atomic {
             i < chunk && ALL(HERE, to) ->
             assert(ALL(RIGHT, to));
-            if
-            :: kind[n] == ONESHOT ->
-#ifndef NO_ONESHOT_WIPE
-                clear_all(to)
-#else
-                skip
-#endif
-            :: else ->
 #ifndef LOST_WORD
-                send_all(GATHER);
-#endif
-#ifndef NO_SCATTER_WIPE
-                clear_all(to)
-#else
-                skip
-#endif
+            if
+            :: kind[n] == TWOSHOT -> send_all(GATHER)
+            :: else
             fi;
+#endif
+            clear_all(to);
             i = i + STEP;
             if
             :: i >= chunk -> break
@@ -193,14 +244,22 @@ inline choose()
     if
     :: kind[n] == 0 ->
         if
-        :: HAS_ONESHOT -> kind[n] = ONESHOT
-        :: HAS_TWOSHOT -> kind[n] = TWOSHOT
-        fi;
-        if
         :: shape[n] = 0
         :: PLACES > 1 -> shape[n] = 1
         :: BLOCKS > 1 -> shape[n] = 2
         :: PLACES > 1 && BLOCKS > 1 -> shape[n] = 3
+        fi;
+        if
+        :: HAS(ONESHOT) -> kind[n] = ONESHOT
+        :: HAS(TWOSHOT) -> kind[n] = TWOSHOT
+        :: HAS(ALLGATHER) -> kind[n] = ALLGATHER
+        :: HAS(REDUCESCATTER) -> kind[n] = REDUCESCATTER
+        :: HAS(BROADCAST) ->
+            kind[n] = BROADCAST;
+            do
+            :: kind[n] < BROADCAST + (chunk == 1 -> N : N * N) - 1 -> kind[n]++
+            :: break
+            od
         fi
     :: else
     fi
@@ -235,15 +294,17 @@ again:
         };
         reduce();
         if
-        :: kind[n] == ONESHOT
-        :: else -> gather()
+        :: kind[n] == TWOSHOT -> gather()
+        :: else
         fi;
         epoch_finish()
     od
 }
 
-/* The ranks are alike, their sections, and the slots of an area: one word, of rank 0, stands for those of all. */
+/* The ranks are alike, and the slots of an area: the words of one slot of rank 0 stand for those of all. Where sections
+ * have one word, they are alike, too. */
 #define SLOW_IN(slot) (AT(0, slot, 0, 0) / HALVES)
+#define UNLIKE_WORDS (PLACES > 1 -> AREA : 1)
 
 init
 {
@@ -256,6 +317,10 @@ init
         :: slow = SLOW_IN(GATHER)
 #endif
         fi;
+        do
+        :: slow % AREA < UNLIKE_WORDS - 1 -> slow++
+        :: break
+        od;
 #endif
         run_all()
     }
