@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The PTX of the kernels: words are relaxed system-scope accesses of 64-bit elements, no path accesses memory before
-# griddepcontrol.wait, and a kernel triggers dependents only behind a test of its parameter. Of each algorithm the sum of
-# bf16 and any op of i32, 2 ranks: all other kernels have the same primitives.
+# griddepcontrol.wait, and a kernel triggers dependents only behind a test of its parameter. Of each source that reduces
+# the sum of bf16 and any op of i32, of the others both kernels, 2 ranks: all other kernels have the same primitives.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 nvcc=$(sed -n 's/^NVCC = //p' "$abs_top_builddir/Makefile")
 [ -n "$nvcc" ] && "$nvcc" --version >/dev/null 2>&1 || tap_skip_all "no nvcc"
@@ -12,14 +12,17 @@ trap 'rm -rf "$scratch"' EXIT
 cat >"$scratch/some.cu" <<'END'
 #include "kernels/entry_points.cuh"
 #undef OH_SUM_KERNELS
-#define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2)
-#undef OH_EACH_ANY_RANKS
-#define OH_EACH_ANY_RANKS(x_, algorithm_, type_) x_(algorithm_, type_, n2, 2, 2)
+#define OH_SUM_KERNELS(collective_, algorithm_, body_, type_) OH_SUM_KERNEL(collective_, algorithm_, body_, type_, 2)
+#undef OH_EACH_RANKS
+#define OH_EACH_RANKS(x_, ...) x_(__VA_ARGS__, n2, 2, 2)
 #undef OH_EACH_SUM_TYPE
-#define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, bf16)
+#define OH_EACH_SUM_TYPE(x_, ...) x_(__VA_ARGS__, bf16)
 #undef OH_EACH_TYPE
-#define OH_EACH_TYPE(x_, algorithm_) x_(algorithm_, i32)
+#define OH_EACH_TYPE(x_, ...) x_(__VA_ARGS__, i32)
+#include "kernels/allgather.cu"
+#include "kernels/broadcast.cu"
 #include "kernels/oneshot.cu"
+#include "kernels/reducescatter.cu"
 #include "kernels/twoshot.cu"
 END
 
@@ -29,9 +32,16 @@ USER = r"ld\.global\.cg\.v4\.u32|(ld|st)\.global\.u(8|16|32|64)|st\.global\.v4\.
 EPOCH = r"(ld|st)\.volatile\.global\.u32|ld\.volatile\.global\.u64"
 ESCAPE = r"(ld|st)\.relaxed\.sys\.global\.u8"
 WORD = r"(ld|st)\.relaxed\.sys\.global\.v2\.b64"
+
+def is_tested(before, text):
+    """A branch around the trigger, by a parameter that was kept in a register (oh_warp_keep)."""
+    test = re.match(r"setp\.ne\.s32\s+(%p\d+), (%r\d+), [12];@(%p\d+) bra\s", before)
+    kept = test and test[1] == test[3] and re.search(rf"shfl\.sync\.idx\.b32\s+{test[2]}\|%p\d+, %r\d+, (%r\d+),", text)
+    return kept and re.search(rf"ld\.param\.u32\s+{kept[1]}, \[", text)
+
 kernels = re.findall(r"\.entry (\w+)\(.*?\n\{\n(.*?)\n\}\n", open(sys.argv[1]).read(), re.S)
-if len(kernels) != 4:
-    print(f"{len(kernels)} kernels, not 4")
+if len(kernels) != 10:
+    print(f"{len(kernels)} kernels, not 10")
 for name, text in kernels:
     lines = [line.strip() for line in re.sub(r"//.*", "", text).split("\n")]
     lines = [line for line in lines if line and not line.startswith(".")]
@@ -54,7 +64,7 @@ for name, text in kernels:
     found |= {f"{a} is no access of the protocol" for a in accesses if not re.fullmatch(f"{USER}|{EPOCH}|{ESCAPE}|{WORD}", a)}
     found |= {f"no {kind} of a word" for kind in ("ld", "st") if not any(re.fullmatch(WORD, a) and a[:2] == kind for a in accesses)}
     for i, line in enumerate(lines):
-        if "launch_dependents" in line and not re.match(r"ld\.param\.u32\s.*;setp\.ne\.s32\s.*, [12];@%p\d+ bra\s", "".join(lines[i - 3:i])):
+        if "launch_dependents" in line and not is_tested("".join(lines[i - 2:i]), text):
             found.add("triggers without a test of its parameter")
     for what in sorted(found):
         print(f"{name}: {what}")
@@ -87,8 +97,10 @@ else
     expect_found "a store of GPU scope" $primitives 's/st\.relaxed\.sys\.global\.v2/st.relaxed.gpu.global.v2/' 'gpu.global.v2.b64 is no'
     expect_found "32-bit elements" $primitives 's/ld\.relaxed\.sys\.global\.v2\.b64 {half0, half1}, \[%4\];.*/ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"/; /mov.b64 {%0, %1}, half0/d' 'v4.u32 is no access'
     expect_found "no wait" $primitives '/griddepcontrol\.wait;/d' 'before the wait'
-    expect_found "a load before the wait" kernels/oneshot.cu 's/^    const uint32_t trigger = oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
-    expect_found "a trigger at the end" kernels/wait.cuh 's/if (args.trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
-    expect_found "an early trigger" kernels/wait.cuh 's/if (args.trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
+    for source in allgather broadcast oneshot reducescatter twoshot; do
+        expect_found "$source: a load before the wait" "kernels/$source.cu" 's/^    const uint32_t trigger = oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
+    done
+    expect_found "a trigger at the end" kernels/wait.cuh 's/if (trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
+    expect_found "an early trigger" kernels/wait.cuh 's/if (trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
 fi
 tap_done
