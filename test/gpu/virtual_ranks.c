@@ -6,10 +6,11 @@
  *
  * A rank is a staging memory, a stream and a thread. Ranks are dealt out over the first GPUS GPUs (default: one), with
  * grids so small that two of each rank are resident together; otherwise a kernel could wait for one that has no room.
- * A program is a list of calls, the same on all ranks but for where the buffers lie: first every algorithm with every
- * type and op, in several sizes, then PROGRAMS lists of CALLS random ones. Each rank launches its list on
- * its own, without waiting for the others, with pauses of its own on host and GPU. All results are compared with the
- * reference of test/common (number.h); all other bytes of the buffers must be as they were.
+ * A program is a list of calls, the same on all ranks but for where the buffers lie: first every collective and
+ * algorithm with every type and op, in several sizes, then PROGRAMS lists of CALLS random ones. Some go as a call list,
+ * which shares their elements out. Each rank launches its list on its own, without waiting for the others, with pauses
+ * of its own on host and GPU. All results are compared with the reference of test/common (number.h); all other bytes of
+ * the buffers must be as they were.
  *
  * A program that does not end in SECONDS is told to leave by the abort flag, and has failed. Speaks TAP.
  */
@@ -27,7 +28,7 @@
 #include "test/tap.h"
 
 #define WINDOW 48               /* launches of a rank that wait on its stream at most: a launch queue must not fill */
-#define MOST_BYTES (3u << 20)   /* of a message */
+#define MOST_BYTES (3u << 20)   /* of the larger buffer */
 #define ARENA_BYTES (96u << 20) /* a program ends where the arena is full */
 #define SCRATCH_BYTES (8u << 20)
 #define AROUND_BYTES 256 /* at most, of a call in the arena beside its buffers */
@@ -38,10 +39,21 @@ static struct {
     uint64_t seed;
 } options = {.ranks = {{2, 3, 4, 5, 6, 7, 8}, 7}, .gpus = 1, .programs = 5, .calls = 1500, .limit_s = 30};
 
+/* The sources of kernels. */
+static const struct source {
+    enum onehop_collective collective;
+    enum onehop_algorithm algorithm;
+} sources[OH_KERNEL_IMAGES] = {{ONEHOP_ALLREDUCE, ONEHOP_ONESHOT},
+                               {ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT},
+                               {ONEHOP_ALLGATHER, ONEHOP_ONESHOT},
+                               {ONEHOP_REDUCESCATTER, ONEHOP_ONESHOT},
+                               {ONEHOP_BROADCAST, ONEHOP_ONESHOT}};
+
 /* What a call is beside its spec. */
 struct call {
     struct oh_plan plan;
-    char note[48];
+    unsigned items; /* of a call list; 0: it is none */
+    char note[64];
 };
 
 struct node;
@@ -85,10 +97,10 @@ static uint32_t most_blocks(const struct node *node)
     return most < 1 ? 1 : most > OH_MAX_BLOCKS ? OH_MAX_BLOCKS : (uint32_t)most;
 }
 
-static struct oh_plan choose_plan(struct rank *rank, enum onehop_algorithm algorithm)
+static struct oh_plan choose_plan(struct rank *rank, const struct source *source)
 {
     static const uint32_t blocks[] = {1, 2, 3, 5, 8, 12, 16, 24, 32}, threads[] = {32, 64, 96, 128, 256, 512};
-    struct oh_plan plan = {.algorithm = algorithm};
+    struct oh_plan plan = {.collective = source->collective, .algorithm = source->algorithm};
     uint32_t most = most_blocks(rank->node);
     plan.blocks = blocks[cf_draw(&rank->common, 9)];
     plan.threads = threads[cf_draw(&rank->common, 6)];
@@ -104,22 +116,33 @@ static void begin_program(struct rank *rank)
     rank->batch->served = true; /* by these kernels */
 }
 
-/* Returns false when the call does not fit any more. */
-static bool add_call(struct rank *rank, enum onehop_algorithm algorithm, struct cf_spec spec)
+/* Bytes that a kernel, and a call here, can have: of a part, where there is one for each rank. */
+static uint64_t most_bytes(const struct source *source, uint32_t nranks, unsigned items)
+{
+    const uint64_t kernel = (oh_plan_kernel_words(source->algorithm, nranks) - items) * OH_WORD_BYTES;
+    const uint64_t here = MOST_BYTES / oh_collective_parts(source->collective, nranks);
+    return kernel < here ? kernel : here;
+}
+
+/* items: as in struct call. Returns false when the call does not fit any more. */
+static bool add_call(struct rank *rank, const struct source *source, unsigned items, struct cf_spec spec)
 {
     struct cf_batch *batch = rank->batch;
     struct call *call = &rank->call[batch->items];
     size_t size = cf_types[spec.type].size;
-    uint64_t most = oh_plan_kernel_words(algorithm, (uint32_t)rank->node->nranks) * OH_WORD_BYTES;
-    most = most < MOST_BYTES ? most : MOST_BYTES;
+    uint64_t most = most_bytes(source, (uint32_t)rank->node->nranks, items);
+    spec.kind = source->collective;
     spec.count = spec.count * size > most ? (size_t)most / size : spec.count;
-    rank->room += 2 * spec.count * size + AROUND_BYTES; /* the arena has its own shifts */
+    spec.root = (int)cf_draw(&rank->common, (uint64_t)rank->node->nranks);
+    /* the arena has its own shifts */
+    rank->room += 2 * cf_whole_count(&spec, rank->node->nranks) * size + AROUND_BYTES;
     if (batch->items == options.calls || rank->room > ARENA_BYTES) {
         return false;
     }
-    call->plan = choose_plan(rank, algorithm);
-    snprintf(call->note, sizeof call->note, "%s %ux%u", oh_algorithm_name((int)algorithm), call->plan.blocks,
-             call->plan.threads);
+    call->plan = choose_plan(rank, source);
+    call->items = items > spec.count ? (unsigned)spec.count : items;
+    snprintf(call->note, sizeof call->note, "%s, %ux%u, list of %u", oh_algorithm_name((int)source->algorithm),
+             call->plan.blocks, call->plan.threads, call->items);
     spec.note = call->note;
     spec.in_place = cf_draw(&rank->common, 3) == 0;
     if (cf_draw(&rank->own, 2)) { /* both the fast way and the other in one call */
@@ -152,9 +175,11 @@ static void random_program(struct rank *rank)
 {
     begin_program(rank);
     for (bool room = true; room;) {
-        enum onehop_algorithm algorithm = (enum onehop_algorithm)cf_draw(&rank->common, ONEHOP_ALGORITHM_COUNT);
+        const struct source *source = &sources[cf_draw(&rank->common, OH_KERNEL_IMAGES)];
+        const bool reduces = oh_collective_reduces(source->collective);
+        const unsigned items = cf_draw(&rank->common, 4) ? 0 : 1 + (unsigned)cf_draw(&rank->common, OH_LIST_CALLS);
         struct cf_spec spec = {.type = (ncclDataType_t)cf_draw(&rank->common, ncclNumTypes),
-                               .op = (enum cf_op)cf_draw(&rank->common, CF_OPS)};
+                               .op = (enum cf_op)(reduces ? cf_draw(&rank->common, CF_OPS) : CF_SUM)};
         if (cf_types[spec.type].fp8 && !rank->worker->fp8) {
             continue;
         }
@@ -164,7 +189,7 @@ static void random_program(struct rank *rank)
             size_t per_word = OH_WORD_BYTES / cf_types[spec.type].size;
             spec.count = (spec.count + per_word - 1) / per_word * per_word;
         }
-        room = add_call(rank, algorithm, spec);
+        room = add_call(rank, source, items, spec);
     }
 }
 
@@ -186,18 +211,40 @@ static void reset_staging(struct rank *rank, uint32_t epoch)
     cf_check(rank->worker, result == CUDA_SUCCESS, "clearing the staging memory gave %d", (int)result);
 }
 
+/* Each call of the list has as many elements, the last has what is left. */
+static CUresult launch_list(const struct oh_launch *launch, const struct oh_kernel_args *args, unsigned items)
+{
+    const bool reduces = oh_collective_reduces(launch->plan->collective);
+    const uint64_t size = reduces ? cf_types[launch->type].size : 1, each = args->count / items;
+    struct oh_kernel_list_args list = {.base = *args, .calls = items};
+    for (unsigned k = 0; k < items; k++) {
+        const uint64_t first = k * each, count = k + 1 == items ? args->count - first : each;
+        list.item[k] = (struct oh_list_item){.sendbuff = (const char *)args->sendbuff + first * size,
+                                             .recvbuff = (char *)args->recvbuff + first * size,
+                                             .count = count,
+                                             .stride = args->stride,
+                                             .root = args->root,
+                                             .first_word = list.words};
+        list.words += (uint32_t)oh_message_words(count, size);
+    }
+    return oh_kernel_launch_list(launch, &list);
+}
+
 static CUresult launch_call(struct rank *rank, int c)
 {
     static const ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
     struct node *node = rank->node;
     const struct cf_batch *batch = rank->batch;
     const struct cf_item *item = &batch->item[c];
+    const size_t size = cf_types[item->spec.type].size, bytes = item->spec.count * size;
     int index = rank->worker->index;
     struct oh_op op;
     struct oh_kernel_args args = {
         .sendbuff = cf_batch_send(batch, c, 0),
         .recvbuff = cf_batch_recv(batch, c, 0),
-        .count = item->spec.count,
+        .count = oh_collective_reduces(item->spec.kind) ? item->spec.count : bytes,
+        .stride = oh_collective_has_parts(item->spec.kind) ? bytes : 0,
+        .root = (uint32_t)item->spec.root,
         .abort_flag = (const uint32_t *)(uintptr_t)node->abort_flag_device,
         .rank = (uint32_t)index,
         .nranks = (uint32_t)node->nranks,
@@ -215,7 +262,8 @@ static CUresult launch_call(struct rank *rank, int c)
     }
     const struct oh_launch launch = {
         rank->kernels, &rank->call[c].plan, &op, item->spec.type, rank->worker->member[0].stream[0], false};
-    return oh_kernel_launch(&launch, &args);
+    const unsigned items = rank->call[c].items;
+    return items > 0 ? launch_list(&launch, &args, items) : oh_kernel_launch(&launch, &args);
 }
 
 /* A pause of this rank's own, on the host or on its stream. */
@@ -309,28 +357,34 @@ static bool run_program(struct rank *rank, uint32_t epoch)
     return is_good(rank);
 }
 
-/* Every kernel that there is, in several sizes; in several programs if need be. Returns the number of kernels. */
+/*
+ * Every kernel that there is, in several sizes; in several programs if need be. Those that move bytes are the same for
+ * all types, and others for a list. Returns the number of kernels.
+ */
 static int run_systematically(struct rank *rank, bool *good_p)
 {
     static const size_t counts[] = {1, 7, 64, 1024, 4099, 30016, 200003};
     int kernels = 0;
     *good_p = true;
     begin_program(rank);
-    for (int i = 0; i < (int)ONEHOP_ALGORITHM_COUNT * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
-        enum onehop_algorithm algorithm = (enum onehop_algorithm)(i % ONEHOP_ALGORITHM_COUNT);
-        struct cf_spec spec = {.type = (ncclDataType_t)(i / ONEHOP_ALGORITHM_COUNT % (int)ncclNumTypes),
-                               .op = (enum cf_op)(i / ONEHOP_ALGORITHM_COUNT / (int)ncclNumTypes)};
-        if (cf_types[spec.type].fp8 && !rank->worker->fp8) {
+    for (int i = 0; i < OH_KERNEL_IMAGES * (int)ncclNumTypes * CF_OPS && *good_p; i++) {
+        const struct source *source = &sources[i % OH_KERNEL_IMAGES];
+        struct cf_spec spec = {.type = (ncclDataType_t)(i / OH_KERNEL_IMAGES % (int)ncclNumTypes),
+                               .op = (enum cf_op)(i / OH_KERNEL_IMAGES / (int)ncclNumTypes)};
+        const bool moves = !oh_collective_reduces(source->collective);
+        const unsigned items = moves && spec.type == ncclUint8 ? 3 : 0;
+        if ((cf_types[spec.type].fp8 && !rank->worker->fp8) ||
+            (moves && (spec.op != CF_SUM || spec.type > ncclUint8))) {
             continue;
         }
         kernels++;
         for (size_t c = 0; c < sizeof counts / sizeof *counts && *good_p; c++) {
             spec.count = counts[c];
             spec.family = random_family(rank, spec.type);
-            if (!add_call(rank, algorithm, spec)) {
+            if (!add_call(rank, source, items, spec)) {
                 *good_p = run_program(rank, 0);
                 begin_program(rank);
-                add_call(rank, algorithm, spec);
+                add_call(rank, source, items, spec);
             }
         }
     }
