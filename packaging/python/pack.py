@@ -21,7 +21,7 @@ TOP = os.path.dirname(os.path.dirname(HERE))
 METADATA = """Metadata-Version: 2.1
 Name: onehop
 Version: {version}
-Summary: NCCL plugin for small and medium allreduce on NVLink nodes
+Summary: NCCL plugin for small and medium collectives on NVLink nodes
 License: MIT
 Classifier: License :: OSI Approved :: MIT License
 Classifier: Operating System :: POSIX :: Linux

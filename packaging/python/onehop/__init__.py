@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""onehop: an NCCL plugin that serves small and medium allreduces on NVLink nodes.
+"""onehop: an NCCL plugin that serves small and medium collectives on NVLink nodes.
 
 `onehop run -- PROGRAM`, or `python -m onehop run -- PROGRAM`, runs a program with it. This package is the onehop command
 and the libraries; there is nothing in it to be called from a program that uses NCCL.
