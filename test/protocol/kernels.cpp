@@ -7,7 +7,8 @@
  * land; stores to one place land in their order, and the thread that made them sees them. A word lands in two halves.
  * Words are stored and loaded relaxed, as the GPU does. Loads are made in the order of the text.
  *
- * Few kernels: sums of fp32 and any op of 32-bit integers, two and three ranks; t_protocol.sh compiles this file often.
+ * Few kernels: sums of fp32, any op of 32-bit integers, and those that move bytes; two and three ranks. t_protocol.sh
+ * compiles this file often.
  */
 #define OH_SIMNODE 1
 
@@ -179,14 +180,15 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
 #include "kernels/entry_points.cuh"
 
 #undef OH_SUM_KERNELS
-#define OH_SUM_KERNELS(algorithm_, type_) OH_SUM_KERNEL(algorithm_, type_, 2) OH_SUM_KERNEL(algorithm_, type_, 3)
-#undef OH_EACH_ANY_RANKS
-#define OH_EACH_ANY_RANKS(x_, algorithm_, type_) x_(algorithm_, type_, n2, 2, 2) x_(algorithm_, type_, n3, 3, 3)
+#define OH_SUM_KERNELS(collective_, algorithm_, body_, type_)                                                          \
+    OH_SUM_KERNEL(collective_, algorithm_, body_, type_, 2) OH_SUM_KERNEL(collective_, algorithm_, body_, type_, 3)
+#undef OH_EACH_RANKS
+#define OH_EACH_RANKS(x_, ...) x_(__VA_ARGS__, n2, 2, 2) x_(__VA_ARGS__, n3, 3, 3)
 #undef OH_EACH_SUM_TYPE
-#define OH_EACH_SUM_TYPE(x_, algorithm_) x_(algorithm_, f32)
+#define OH_EACH_SUM_TYPE(x_, ...) x_(__VA_ARGS__, f32)
 #undef OH_EACH_FLOAT_TYPE
-#define OH_EACH_FLOAT_TYPE(x_, algorithm_)
+#define OH_EACH_FLOAT_TYPE(x_, ...)
 #undef OH_EACH_INTEGER_TYPE
-#define OH_EACH_INTEGER_TYPE(x_, algorithm_) x_(algorithm_, i32)
+#define OH_EACH_INTEGER_TYPE(x_, ...) x_(__VA_ARGS__, i32)
 
 #include "test/simnode/kernels.cpp"
