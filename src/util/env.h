@@ -21,7 +21,7 @@
     X(DISABLE, "ONEHOP_DISABLE", "0", "0 or 1")                                                                        \
     X(MAX_BYTES, "ONEHOP_MAX_BYTES", "the table's own", "0 to 1G, in bytes or with K, M or G")                         \
     X(ALGO, "ONEHOP_ALGO", "auto", "auto, oneshot or twoshot")                                                         \
-    X(COLLECTIVES, "ONEHOP_COLLECTIVES", "all", "a list of allreduce, allgather, reducescatter, broadcast")            \
+    X(COLLECTIVES, "ONEHOP_COLLECTIVES", "all", "all, or a list of allreduce, allgather, reducescatter, broadcast")    \
     X(TUNING_FILE, "ONEHOP_TUNING_FILE", "the user's cache, else the shipped table",                                   \
       "none, or an absolute path of at most 200 characters")                                                           \
     X(STATS, "ONEHOP_STATS", "0", "0, 1, text or json, or text or json with a colon and an absolute path")             \

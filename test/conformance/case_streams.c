@@ -57,8 +57,7 @@ void cf_case_stream_group(struct cf_worker *worker)
     }
 }
 
-/* --- with calls that NCCL may serve ----------------------------------------------------------------------------------
- */
+/* --- with calls that NCCL may serve ------------------------------------------------------------------------------- */
 
 #define RING (CF_SEND | CF_RECEIVE)
 #define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */

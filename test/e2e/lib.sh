@@ -154,11 +154,15 @@ sum_of() {
     } END { print sum + 0 }' "$out"
 }
 
-# reports NAME...: the sums of values over the reports of the simulated libraries of all processes, one a line.
+# All kinds of calls that onehop may serve, for --collectives.
+kinds=allreduce,allgather,reducescatter,broadcast
+
+# reports NAME...: the sums of values over the reports of the simulated libraries of all processes, one a line; nccl_calls:
+# of those kinds.
 reports() {
     local files=("$scratch"/report.*)
     [ -e "${files[0]}" ] || files=(/dev/null)
-    awk -v names="$*" '{ sum[$1] += $NF } END { n = split(names, name, " "); for (i = 1; i <= n; i++) print name[i], sum[name[i]] + 0 }' \
+    awk -v names="$*" '{ sum[$1] += $NF } /^nccl_(allreduce|allgather|reducescatter|broadcast) / { sum["nccl_calls"] += $NF } END { n = split(names, name, " "); for (i = 1; i <= n; i++) print name[i], sum[name[i]] + 0 }' \
         "${files[@]}"
 }
 
@@ -189,8 +193,8 @@ judge() {
 
 # What went wrong, for tap_point: the end of the output, without the lines of success.
 diagnosis() {
-    printf 'exit status %s, served=%s, fallback=%s, stock allreduces %s\n' "$status" "$(sum_of served)" \
-        "$(sum_of fallback)" "$(report_of nccl_allreduce)"
+    printf 'exit status %s, served=%s, fallback=%s, calls of NCCL %s\n' "$status" "$(sum_of served)" \
+        "$(sum_of fallback)" "$(report_of nccl_calls)"
     [ $# = 0 ] || printf 'expected: %s\n' "$*"
     tail -n 25 "$out" ${err:+"$err"}
 }
@@ -201,14 +205,14 @@ uneven_ranks() {
         END { for (line in count) { split(line, word, " "); if (count[line] % word[2] != 0) print count[line], line } }' "$out"
 }
 
-# Passed when the last run was right, and the plugin served all allreduces with the algorithms named (default: any).
+# Passed when the last run was right, and the plugin served all calls with the algorithms named (default: any).
 # expect_served NAME [ALGORITHM...]
 expect_served() {
     local name=$1 good=1 algorithm
     run_first "${@:2}"
     set -- "${asked[@]}"
     if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of 'falls back to NCCL')" = 0 ] &&
-        [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" = 0 ] && [ "$(report_of nccl_allreduce)" = 0 ] &&
+        [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" = 0 ] && [ "$(report_of nccl_calls)" = 0 ] &&
         [ -z "$(uneven_ranks)" ]; then
         good=0
     fi
@@ -226,7 +230,7 @@ expect_stock() {
     lines=$(count_of 'falls back to NCCL')
     if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ] && [ "$lines" -gt 0 ] &&
         [ "$(count_of "falls back to NCCL: .*$2")" = "$lines" ] && [ "$(sum_of served)" = 0 ] &&
-        [ "$(report_of nccl_allreduce)" -gt 0 ]; then
+        [ "$(report_of nccl_calls)" -gt 0 ]; then
         good=0
     fi
     judge $good "$1: falls back, with the reason" "all fall back: $2"
@@ -239,7 +243,8 @@ counts() {
     case $1 in
     even) value=$([ -z "$(uneven_ranks)" ] && echo even) ;;
     [0-9]*:*) number=${1%%:*} value=$(count_of "${1#*:}") ;;
-    served=* | fallback=* | oneshot=* | twoshot=* | size=*) value=$(sum_of "${1%%=*}") ;;
+    served=* | fallback=* | oneshot=* | twoshot=* | size=* | allreduce=* | allgather=* | reducescatter=* | broadcast=*)
+        value=$(sum_of "${1%%=*}") ;;
     *) value=$(report_of "${1%%=*}") ;;
     esac
     [ "$value" = "$number" ] || { [ "$number" != "${number%+}" ] && [ "$value" -ge "${number%+}" ]; }

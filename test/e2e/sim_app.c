@@ -32,6 +32,8 @@ struct app_options app_options = {.layout = {.nranks = 2, .local = 1},
                                   .seed = 1,
                                   .count = {1000},
                                   .counts = 1,
+                                  .kinds = 1,
+                                  .root = -1,
                                   .type = {ncclFloat32},
                                   .types = 1,
                                   .offsets = 1};
@@ -54,6 +56,7 @@ static const char usage[] =
     "  --comms N --streams N       calls go round them\n"
     "  --batch N --group N --nested  calls before waiting; calls per group\n"
     "  --scramble                  communicators of a group in another order on odd ranks\n"
+    "  --collectives allreduce,allgather,reducescatter,broadcast --root R\n"
     "  --counts a,b --types f32,f16 --offsets s:r,... --in-place (each both ways)\n"
     "  --iterations N --graph REPLAYS --seed N\n"
     "  --descriptors N             left to a process while it makes its communicators\n"
@@ -66,6 +69,18 @@ static bool add_count(void *unused, const char *text)
     (void)unused;
     app_options.count[app_options.counts] = strtoull(text, &end, 0);
     return *text != '\0' && *end == '\0' && app_options.counts++ < APP_MAX_LIST - 1;
+}
+
+static bool add_kind(void *unused, const char *text)
+{
+    static const char *const names[ONEHOP_COLLECTIVE_COUNT] = {"allreduce", "allgather", "reducescatter", "broadcast"};
+    int kind = cf_index(names, ONEHOP_COLLECTIVE_COUNT, text);
+    (void)unused;
+    if (kind < 0 || app_options.kinds == APP_MAX_LIST) {
+        return false;
+    }
+    app_options.kind[app_options.kinds++] = (enum onehop_collective)kind;
+    return true;
 }
 
 static bool add_type(void *unused, const char *text)
@@ -92,6 +107,12 @@ static bool take_counts(void *unused, const char *list)
 {
     app_options.counts = 0;
     return cf_for_each(list, add_count, unused);
+}
+
+static bool take_kinds(void *unused, const char *list)
+{
+    app_options.kinds = 0;
+    return cf_for_each(list, add_kind, unused);
 }
 
 static bool take_types(void *unused, const char *list)
@@ -161,6 +182,8 @@ static void parse(int argc, char **argv)
         CF_INT("group", &options->group, 0, 100000),
         CF_FLAG("nested", &options->nested),
         CF_FLAG("scramble", &options->scramble),
+        CF_TAKES("collectives", take_kinds, NULL),
+        CF_INT("root", &options->root, 0, CF_MAX_RANKS - 1),
         CF_TAKES("counts", take_counts, NULL),
         CF_TAKES("types", take_types, NULL),
         CF_TAKES("offsets", take_offsets, NULL),
@@ -261,13 +284,17 @@ static void make_communicators(struct app *app)
 static size_t count_cases(void)
 {
     size_t places = app_options.in_place ? 2 : 1;
-    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets * places;
+    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets *
+           (size_t)app_options.kinds * places;
 }
 
 struct cf_spec app_case(size_t which)
 {
-    struct cf_spec spec = {.op = CF_SUM};
+    struct cf_spec spec = {.op = CF_SUM,
+                           .root = app_options.root >= 0 ? app_options.root : (int)(which % CF_MAX_RANKS)};
     size_t places = app_options.in_place ? 2 : 1;
+    spec.kind = app_options.kind[which % (size_t)app_options.kinds];
+    which /= (size_t)app_options.kinds;
     spec.in_place = which % places != 0;
     which /= places;
     const int *offset = app_options.offset[which % (size_t)app_options.offsets];
@@ -304,7 +331,8 @@ static void issue_one(struct calls *calls, int m, int b)
     ncclResult_t result =
         cf_batch_call(batch, b / app_options.comms, m, worker->member[m].stream[b % app_options.streams]);
     if (result != ncclSuccess) {
-        cf_die(worker, "ncclAllReduce gave %d, expected 0", (int)result);
+        cf_die(worker, "%s gave %d, expected 0", cf_kind_names[batch->item[b / app_options.comms].spec.kind],
+               (int)result);
     }
     if (app_options.nested) {
         CF_NCCL(worker, GroupEnd());

@@ -51,6 +51,9 @@ struct app_options {
     uint64_t seed;
     size_t count[APP_MAX_LIST];
     int counts;
+    enum onehop_collective kind[APP_MAX_LIST];
+    int kinds;
+    int root; /* of broadcasts; -1: another one from case to case */
     ncclDataType_t type[ncclNumTypes];
     int types;
     int offset[APP_MAX_LIST][2]; /* elements, of send and receive buffer */
@@ -78,13 +81,13 @@ struct app {
     struct app_board *board;
     struct cf_set parent, set[APP_MAX_COMMS];
     struct cf_batch *call;  /* of scenarios: a call of the first of --counts on the first communicator */
-    struct cf_batch *other; /* of the second of --counts, or another of the first */
+    struct cf_batch *other; /* of the second of --counts and --collectives, or another of the first */
 };
 
 void app_comm_make(struct app *app);
 void app_comm_end(struct app *app);
 
-/* The case numbered `which` of those that --counts, --types, --offsets and --in-place make. */
+/* The case numbered `which` of those that --collectives, --counts, --types, --offsets and --in-place make. */
 struct cf_spec app_case(size_t which);
 
 /* sim_scenario.c: the table of scenarios, and their common parts. */

@@ -75,7 +75,7 @@ void failure_await_gpus(struct app *app)
 
 void failure_check_waiting(struct app *app)
 {
-    cf_check(app->worker, !cf_finishes(app->worker, STUCK_SECONDS), "an allreduce ended without all of its ranks");
+    cf_check(app->worker, !cf_finishes(app->worker, STUCK_SECONDS), "a call ended without all of its ranks");
 }
 
 void failure_check_sound(struct app *app, ncclComm_t comm)
@@ -452,25 +452,35 @@ void app_guard_absent(struct app *app)
     failure_go_on(app, -1);
 }
 
-/* The call of the victim has other arguments: the second of --counts, another type, another op. */
+/* The call of the victim has other arguments: the second of --counts, another type, op or root; or another kind. */
+static struct cf_spec differ(struct cf_spec spec)
+{
+    if (failure_is_scenario("mismatch-type")) {
+        spec.type = ncclInt32;
+    } else if (failure_is_scenario("mismatch-op")) {
+        spec.op = CF_MAX;
+    } else if (failure_is_scenario("mismatch-root")) {
+        spec.root++;
+    } else if (failure_is_scenario("mismatch-kind")) { /* one whose buffers fit into those of any kind */
+        spec.kind = spec.kind == ONEHOP_BROADCAST ? ONEHOP_ALLREDUCE : ONEHOP_BROADCAST;
+    } else {
+        spec.count = app_options.count[1];
+    }
+    return spec;
+}
+
 static ncclResult_t call_differently(struct app *app)
 {
-    const struct cf_spec *spec = &app->call->item[0].spec;
-    size_t count = spec->count;
-    ncclDataType_t type = spec->type;
-    ncclRedOp_t op = ncclSum;
-    if (failure_is_victim(app) && failure_is_scenario("mismatch-type")) {
-        type = ncclInt32;
-    } else if (failure_is_victim(app) && failure_is_scenario("mismatch-op")) {
-        op = ncclMax;
-    } else if (failure_is_victim(app)) {
-        count = app_options.count[1];
-    }
-    cf_use(app->worker, 0);
+    const struct cf_spec spec = app->call->item[0].spec;
     /* Buffers for the larger of the counts. */
-    struct cf_batch *batch = app_options.count[1] > spec->count ? app->other : app->call;
-    return nccl.AllReduce(cf_batch_send(batch, 0, 0), cf_batch_recv(batch, 0, 0), count, type, op, app->set[0].comm[0],
-                          app->worker->member[0].stream[0]);
+    struct cf_batch *batch = app_options.count[1] > spec.count ? app->other : app->call;
+    struct cf_spec *made = &batch->item[0].spec;
+    const struct cf_spec kept = *made;
+    cf_use(app->worker, 0);
+    *made = failure_is_victim(app) ? differ(spec) : spec;
+    const ncclResult_t result = cf_batch_call(batch, 0, 0, app->worker->member[0].stream[0]);
+    *made = kept;
+    return result;
 }
 
 /* ONEHOP_CHECK_CALLS=1 */

@@ -124,7 +124,7 @@ static const struct scenario {
     {"abort-peer abort-large ", app_guard_leave, true, true},
     {"stop stop-long ", app_guard_stop, true, true},
     {"absent timeout ", app_guard_absent, true, true},
-    {"mismatch mismatch-type mismatch-op ", app_guard_mismatch, true, true},
+    {"mismatch mismatch-type mismatch-op mismatch-kind mismatch-root ", app_guard_mismatch, true, true},
     {"differ ", app_guard_differ, true, true},
     {"exit-last exit-call quit-last quit-call ", app_guard_exit, true, true},
     {"destroy-first ", app_guard_destroy, true, true},
@@ -157,6 +157,7 @@ void app_scenario_run(struct app *app)
     const struct scenario *scenario = find();
     struct cf_spec spec = app_case(0), other = spec;
     other.count = app_options.count[app_options.counts > 1 ? 1 : 0];
+    other.kind = app_options.kind[app_options.kinds > 1 ? 1 : 0];
     app->call = cf_batch_new(app->worker, &app->set[0]);
     cf_batch_add(app->call, &spec);
     cf_batch_open(app->call);

@@ -14,7 +14,20 @@ largest_of() {
     esac
 }
 
+# A type of each size, in turn.
+type_of=([2]=f32 [3]=bf16 [4]=f64 [8]=i8)
+size_of=([2]=4 [3]=2 [4]=8 [8]=1)
+
 for n in 2 3 4 8; do
+    # The other kinds have one algorithm. A kernel takes 5 MiB / (n - 1) of a rank's part; these go in two.
+    run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts 1,3,16,17,1023 \
+        --types f32,bf16,e4m3,i8,f64 --offsets 0:0,1:0,3:2 --in-place --batch 30 --seed $n
+    expect_served "$n ranks, other kinds, small"
+    largest=$([ $n = 2 ] && echo $((12 << 20)) || echo $((8 << 20)))
+    count=$((largest / n / size_of[n]))
+    ONEHOP_MAX_BYTES=$largest expect_served "$n ranks, other kinds, large, ${type_of[n]}" \
+        -- run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts $((count - 1)),$count \
+        --types ${type_of[n]} --offsets 1:3 --batch 3
     for algorithm in oneshot twoshot; do
         export ONEHOP_ALGO=$algorithm
         largest=$(largest_of $algorithm $n)

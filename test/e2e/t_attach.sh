@@ -3,7 +3,7 @@
 # at another call than the others would wait for ever, or give other results.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-# --- what a communicator costs that has no allreduce
+# --- what a communicator costs that has no call
 
 linked=$abs_top_builddir/test/e2e/reach_linked
 idle() {
@@ -17,22 +17,30 @@ tap_point $? "four communicators without a call" "$(diagnosis)"
 tap_empty "$(diff "$scratch/sorted.stock" "$scratch/sorted.ours")" "the driver and NVML are called as without onehop"
 
 expect_served "64 communicators, of which four have calls" \
-    -- run_app --nranks 2 --comms 64 --batch 4 --iterations 3 --counts 1000 --rank-env "0:SIMNODE_TRACE=$scratch/many"
+    -- run_app --nranks 2 --comms 64 --batch 4 --iterations 3 --counts 1000 --collectives $kinds \
+    --rank-env "0:SIMNODE_TRACE=$scratch/many"
 [ "$(count_of 'served by onehop')" = 8 ] && [ "$(grep -c cuIpcGetMemHandle "$scratch/many")" = 4 ]
 tap_point $? "they have the memory of four" "$(diagnosis)"
 
 # --- first calls
 
-expect_served "the first call is in a capture" -- run_app --nranks 3 --graph 10 --iterations 0 --counts 1000 --batch 3
+expect_served "the first call is in a capture" -- run_app --nranks 3 --graph 10 --iterations 0 --counts 1000 --batch 3 \
+    --collectives allgather
 expect_served "the first call is in a capture, four GPUs of a thread" \
-    -- run_app --nranks 4 --local 4 --graph 5 --iterations 0 --counts 1000 --batch 3
+    -- run_app --nranks 4 --local 4 --graph 5 --iterations 0 --counts 1000 --batch 3 --collectives broadcast
 expect_served "ncclCommInitAll, one thread" \
-    -- run_app --nranks 4 --local 4 --make all --counts 1000,333 --batch 3 --iterations 3
-expect_served "ranks up to 0.4 s apart" -- run_app --nranks 3 --counts 1000 --batch 2 --iterations 2 --jitter 400000
+    -- run_app --nranks 4 --local 4 --make all --counts 1000,333 --batch 3 --iterations 3 --collectives reducescatter
+expect_served "ranks up to 0.4 s apart" \
+    -- run_app --nranks 3 --counts 1000 --batch 2 --iterations 2 --jitter 400000 --collectives broadcast,allgather
+for kind in ${kinds//,/ }; do
+    expect_counts "the first call is of kind $kind" $kind=4+ served=6 fallback=0 \
+        -- run_app --nranks 2 --counts 1000 --collectives $kind,allreduce,$kind --batch 3
+done
 
 # So late that the first call goes to NCCL, which connects in it. What follows is served, also in a capture right then.
 for seed in 1 2; do
-    SIMNODE_NCCL_LAZY=1 run_app --nranks 3 --graph 4 --iterations 1 --counts 1000 --batch 1 --jitter 3500000 --seed $seed
+    SIMNODE_NCCL_LAZY=1 run_app --nranks 3 --graph 4 --iterations 1 --counts 1000 --batch 1 --jitter 3500000 --seed $seed \
+        --collectives "$([ $seed = 1 ] && echo allreduce || echo broadcast)"
     [ "$status" = 0 ] && [ "$(sum_of fallback)" -le 3 ] && [ "$(sum_of served)" -ge 3 ] && [ -z "$(uneven_ranks)" ]
     tap_point $? "ranks up to 3.5 s apart, then a capture ($(sum_of fallback) calls before): served" "$(diagnosis)"
 done
@@ -52,7 +60,7 @@ expect_late() {
     run_first "${@:2}"
     set -- "$1" "${asked[@]}"
     if [ "$status" = 0 ] && [ "$(sum_of served)" -ge "${2:-1}" ] && [ -z "$(uneven_ranks)" ] &&
-        [ "$(count_of 'falls back to NCCL')" = 0 ] && [ "$(sum_of fallback)" = "$(report_of nccl_allreduce)" ]; then
+        [ "$(count_of 'falls back to NCCL')" = 0 ] && [ "$(sum_of fallback)" = "$(report_of nccl_calls)" ]; then
         good=0
     fi
     late_switches=$((late_switches + $(count_of 'from call ([2-9]|[1-9][0-9])')))
@@ -65,17 +73,21 @@ late_switches=0
 pause=400
 [ -z "${OH_SANITIZERS-}" ] || pause=5000
 work=(--counts 1,333,20000 --types f32,bf16 --batch 6 --iterations 25 --pause $pause)
+mixed=(--counts 1,5000 --types bf16 --collectives $kinds --batch 8)
 seeds=(1 2 3)
 for seed in "${seeds[@]}"; do
-    run_work --nranks 4 --make nonblocking --jitter 3000 --seed $seed --pause 0 --iterations 40
+    [ $seed = 1 ] && some=() || some=("${mixed[@]}")
+    run_work --nranks 4 --make nonblocking --jitter 3000 --seed $seed --pause 0 --iterations 40 "${some[@]}"
     expect_late "non-blocking, ranks late at random, seed $seed" 0 # on a slow machine all may be over by then
 done
-expect_late "two ranks a process, grouped" -- run_work --nranks 4 --local 2 --make nonblocking --jitter 2000
-expect_late "four threads" -- run_work --nranks 4 --local 4 --threads --make nonblocking --jitter 2000
-expect_late "groups" -- run_work --nranks 3 --make nonblocking --group 4 --nested --jitter 1000
+expect_late "two ranks a process, grouped" \
+    -- run_work --nranks 4 --local 2 --make nonblocking --jitter 2000 "${mixed[@]}"
+expect_late "four threads" \
+    -- run_work --nranks 4 --local 4 --threads --make nonblocking --jitter 2000 --collectives reducescatter
+expect_late "groups" -- run_work --nranks 3 --make nonblocking --group 4 --nested --jitter 1000 "${mixed[@]}"
 expect_late "three communicators on two streams" \
     -- run_work --nranks 4 --make nonblocking --comms 3 --streams 2 --jitter 1000
-expect_late "graphs" -- run_work --nranks 3 --make nonblocking --graph 20 --jitter 1000
+expect_late "graphs" -- run_work --nranks 3 --make nonblocking --graph 20 --jitter 1000 "${mixed[@]}"
 expect_late "one rank waits for NCCL, the others do not" \
     -- run_work --nranks 4 --make nonblocking --rank-env 1:NCCL_COMM_BLOCKING=1 --jitter 1000
 [ "$late_switches" -gt 0 ]
@@ -83,7 +95,8 @@ tap_point $? "the switch fell after calls had been made ($late_switches times)" 
 
 # The first use of a communicator is in a capture: what was captured stays with NCCL, at every replay, on every rank.
 expect_late "first use in a capture" \
-    -- run_app --nranks 3 --make nonblocking --graph 10 --iterations 0 --counts 1000 --batch 3 --pause $pause
+    -- run_app --nranks 3 --make nonblocking --graph 10 --iterations 0 --counts 1000 --batch 3 --pause $pause \
+    --collectives allgather
 
 for local in 1 2; do
     run_app --nranks 4 --local $local --make split --nonblocking --split-colors 0,0,0,0 --split-keys 3,2,1,0 \
@@ -95,15 +108,15 @@ expect_late "non-blocking shrink" \
 
 # A rank on which it cannot work: all fall back, while calls go on.
 expect_stock "a rank cannot open its peers' memory" "rank 2" \
-    -- run_work --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2
+    -- run_work --nranks 4 --make nonblocking --jitter 1000 --rank-env 2:SIMNODE_FAIL=cuIpcOpenMemHandle_v2 "${mixed[@]}"
 # The other three know it when NCCL's barrier has passed.
 expect_stock "a rank without onehop" "present on this host for 3 of 4" \
-    -- run_work --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1
+    -- run_work --nranks 4 --make nonblocking --rank-env 2:ONEHOP_DISABLE=1 "${mixed[@]}"
 
 # It ends before the set-up does.
 export ONEHOP_SHM_DIR=$shm
 expect_right "ended at any time" \
-    -- run_app --nranks 2 --make nonblocking --scenario churn --rounds 40 --jitter 1000 --counts 1000
+    -- run_app --nranks 2 --make nonblocking --scenario churn --rounds 40 --jitter 1000 --counts 1000 --collectives broadcast
 tap_empty "$(uneven_ranks)" "ended at any time: the same calls served on all ranks"
 expect_no_files
 # A rank that cannot meet the others: its calls come before the set-up has found that out, or after.

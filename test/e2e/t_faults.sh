@@ -6,9 +6,12 @@ work=(--counts 1,5000 --batch 2)
 export ONEHOP_SHM_DIR=$shm
 
 # Set-up fails on one rank: all fall back.
+kind=allreduce
 for function in cuIpcOpenMemHandle_v2 cuIpcGetMemHandle cuMemHostRegister_v2 cuLibraryLoadData cuLibraryGetKernel \
     cuMemsetD32Async; do
-    expect_stock "$function fails on one rank" "rank 2" -- run_work --nranks 4 --rank-env 2:SIMNODE_FAIL=$function
+    expect_stock "$function fails on one rank, $kind" "rank 2" \
+        -- run_work --nranks 4 --rank-env 2:SIMNODE_FAIL=$function --collectives $kind
+    kind=$(sed "s/.*$kind,*//; s/,.*//; s/^$/allreduce/" <<<$kinds)
 done
 expect_stock "the second cuIpcOpenMemHandle fails on one rank" "rank 1" \
     -- run_work --nranks 4 --rank-env 1:SIMNODE_FAIL=cuIpcOpenMemHandle_v2:2
@@ -20,14 +23,24 @@ SIMNODE_FAIL=cuCtxEnablePeerAccess expect_stock "peer access is refused within a
     -- run_work --nranks 4 --local 4
 
 # Bad settings: one line, with the name, the value and what is accepted; then the default.
-# expect_warned SETTING ACCEPTED
+# expect_warned SETTING ACCEPTED [PROCESSES]: rank 0 alone reads most of them.
 expect_warned() {
-    expect_counts "$1: one warning that names the setting and what is accepted" 1:WARN "1:WARN .*$1.*$2"
+    expect_counts "$1: one warning that names the setting and what is accepted" "${3-1}:WARN" "${3-1}:WARN .*$1.*$2"
 }
 ONEHOP_MAX_BYTES=banana expect_served "ONEHOP_MAX_BYTES=banana" -- run_work --nranks 2
 expect_warned ONEHOP_MAX_BYTES=banana "0 to 1G"
 ONEHOP_ALGO=foo expect_served "ONEHOP_ALGO=foo" -- run_work --nranks 2
 expect_warned ONEHOP_ALGO=foo "oneshot"
+for value in ring allreduce,, broadcast,x; do
+    ONEHOP_COLLECTIVES=$value expect_served "ONEHOP_COLLECTIVES=$value" -- run_work --nranks 2 --collectives allreduce,allgather
+    expect_warned "ONEHOP_COLLECTIVES=$value" "all, or a list of allreduce, allgather, reducescatter, broadcast" 2
+done
+ONEHOP_COLLECTIVES=all expect_served "ONEHOP_COLLECTIVES=all" -- run_work --nranks 2 --collectives $kinds
+# Whether calls attach is a rank's own affair; rank 0 says which kinds are served.
+ONEHOP_COLLECTIVES=allreduce run_work --nranks 2 --rank-env 1:ONEHOP_COLLECTIVES=broadcast --iterations 4 \
+    --collectives allreduce,broadcast --batch 4
+expect_counts "ranks with other lists: the same calls are served, of rank 0's kind" even broadcast=0 nccl_broadcast=16 \
+    reducescatter=0
 ONEHOP_DEBUG=NONE ONEHOP_STATS=0 ONEHOP_MAX_BYTES=-1 run_work --nranks 2
 [ "$status" = 0 ] && [ "$(count_of onehop:)" = 0 ]
 tap_point $? "ONEHOP_DEBUG=NONE says nothing" "$(diagnosis)"
@@ -36,25 +49,28 @@ tap_point $? "ONEHOP_DEBUG=NONE says nothing" "$(diagnosis)"
 large=(--nranks 2 --counts 4000000 --types f32 --batch 1)
 ONEHOP_ALGO=twoshot expect_served "a call of two kernels, in a graph" twoshot -- run_app "${large[@]}" --graph 2
 SIMNODE_CALLER=libonehop.so SIMNODE_FAIL=cuLaunchKernelEx:2 ONEHOP_ALGO=twoshot run_app "${large[@]}"
-[ "$status" = 1 ] && [ "$(count_of 'WARN .*launching an allreduce')" -gt 0 ] && [ "$(count_of 'ncclAllReduce gave 1, expected 0')" -gt 0 ]
+[ "$status" = 1 ] && [ "$(count_of 'WARN .*launching a call')" -gt 0 ] && [ "$(count_of 'allreduce gave 1, expected 0')" -gt 0 ]
 tap_point $? "a call whose second kernel cannot be launched fails" "$(diagnosis)"
 
 # Timing: kernels and copies start late, differently on every rank.
 for seed in 1 2 3; do
     SIMNODE_DELAY_US=2000 SIMNODE_SEED=$seed expect_served "random delays, seed $seed" \
-        -- run_app --nranks 4 --counts 3,5000,20000 --batch 6 --iterations 3 --seed $seed --streams 2
+        -- run_app --nranks 4 --counts 3,5000 --batch 8 --iterations 3 --seed $seed --streams 2 --collectives $kinds
 done
 SIMNODE_DELAY_US=1000 expect_served "random delays, graphs, two ranks a process" \
-    -- run_app --nranks 4 --local 2 --counts 3,5000 --batch 4 --graph 10
+    -- run_app --nranks 4 --local 2 --counts 3,5000 --batch 4 --graph 10 --collectives allgather,broadcast
 
 # The epoch wraps around: first epoch close to the end, in every algorithm.
 for algorithm in auto oneshot twoshot; do
     ONEHOP_INIT_EPOCH=4294967293 ONEHOP_ALGO=$algorithm expect_served "the epoch wraps around, $algorithm" \
         -- run_app --nranks 3 --counts 3,5000,70000 --types f32,i32 --batch 6 --iterations 3
+    ONEHOP_INIT_EPOCH=4294967293 ONEHOP_ALGO=$algorithm expect_served "... of all kinds" \
+        -- run_app --nranks 3 --counts 3,5000 --collectives $kinds --batch 8 --iterations 2
 done
 
 # A rank whose context has fewer multiprocessors, as a share of MPS: all ranks have its grids, or fall back.
-expect_served "a rank with 8 SMs" -- run_app --nranks 3 --counts 3,5000,300000 --rank-env 1:SIMNODE_SMS=8 --batch 3
+expect_served "a rank with 8 SMs" \
+    -- run_app --nranks 3 --counts 3,5000,300000 --rank-env 1:SIMNODE_SMS=8 --batch 3 --collectives allreduce,reducescatter
 [ "$(count_of 'room for 2048 threads on each of 8 SMs, for [0-9]+ blocks in all: grids are smaller')" = 3 ]
 tap_point $? "... all ranks have smaller grids" "$(diagnosis)"
 expect_stock "a rank with 1 SM" 'rank 1: too few SMs for the kernels on GPU .*: 1, with 2048 threads each' \

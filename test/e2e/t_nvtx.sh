@@ -23,7 +23,7 @@ expect_served "two ranks under a profiler" -- profile --nranks 2 --counts 1000,2
 tap_point $? "a domain and a schema in each process" "$(cat "$scratch"/nvtx.*)"
 [ "$(ranges '^push ')" = 12 ] && [ "$(ranges '^pop 0$')" = 12 ] && [ "$(ranges '^push elsewhere')" = 0 ]
 tap_point $? "a range for each call, one in no other" "$(cat "$scratch"/nvtx.*)"
-[ "$(ranges '^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-5] bytes=4000 algorithm=[01] calls=1$')" = 6 ] &&
+[ "$(ranges '^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-5] bytes=4000 algorithm=[01] calls=1 collective=0$')" = 6 ] &&
     [ "$(ranges ' bytes=80000 ')" = 6 ]
 tap_point $? "with the size" "$(cat "$scratch"/nvtx.*)"
 for sequence in 0 1 2 3 4 5; do
@@ -34,6 +34,13 @@ tap_point $? "calls are numbered, the same on both ranks" "$(cat "$scratch"/nvtx
 ONEHOP_ALGO=twoshot profile --nranks 2 --counts 10 --types i32
 [ "$(ranges '^push ncclAllReduce twoshot .* algorithm=1 ')" = 2 ]
 tap_point $? "and the algorithm" "$(cat "$scratch"/nvtx.*)"
+profile --nranks 2 --counts 10 --collectives allgather,reducescatter,broadcast --batch 3
+for range in 'AllGather .* bytes=80 .* collective=1' 'ReduceScatter .* bytes=80 .* collective=2' \
+    'Broadcast .* bytes=40 .* collective=3'; do
+    [ "$(ranges "^push nccl$range\$")" = 2 ] || break
+done
+[ "$(ranges "^push nccl$range\$")" = 2 ]
+tap_point $? "and the kind, with the bytes of its larger buffer" "$(cat "$scratch"/nvtx.*)"
 NVTX_TOOL_PLAIN=1 profile --nranks 2 --counts 10
 [ "$(ranges '^push ncclAllReduce [a-z_]+ 40$')" = 2 ] && [ "$(ranges '^schema')" = 0 ]
 tap_point $? "a profiler that knows no schemas gets the size" "$(cat "$scratch"/nvtx.*)"

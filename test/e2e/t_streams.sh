@@ -43,16 +43,17 @@ ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 SIMNODE_DELAY_US=0 expect_served "ch
 app=$sim_app
 for local in 1 4; do
     SIMNODE_DELAY_US=2000 expect_served "a graph on one stream, calls on another, $local ranks a process" \
-        -- run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10
+        -- run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10 \
+        --collectives "$([ $local = 1 ] && echo allgather,broadcast || echo allreduce,reducescatter)"
 done
 
 # One hardware queue for all streams of a GPU: what is behind a call that waits for its peers waits too.
 export CUDA_DEVICE_MAX_CONNECTIONS=1 SIMNODE_DELAY_US=500
-one=(--counts 10,20000 --batch 6 --iterations 2)
+one=(--counts 10,5000 --batch 8 --iterations 2 --collectives $kinds)
 expect_served "one connection: three communicators on three streams" \
     -- run_app --nranks 4 "${one[@]}" --comms 3 --streams 3
 expect_served "one connection: in groups, four GPUs of a thread" \
-    -- run_app --nranks 4 --local 4 "${one[@]}" --comms 3 --streams 3 --group 6
+    -- run_app --nranks 4 --local 4 "${one[@]}" --comms 3 --streams 3 --group 8
 ONEHOP_MAX_BYTES=4K expect_right "one connection: groups and graphs that are part onehop, part NCCL" \
     -- run_app --nranks 3 "${one[@]}" --comms 2 --streams 2 --group 6 --graph 4
 app=$abs_top_builddir/test/gpu/graph_mixing

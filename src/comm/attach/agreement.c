@@ -68,7 +68,7 @@ uint32_t oh_agreement_collectives(void)
     const uint32_t all = (1U << ONEHOP_COLLECTIVE_COUNT) - 1;
     const char *text = oh_env_text(OH_ENV_COLLECTIVES);
     uint32_t collectives = 0;
-    while (text && *text) {
+    while (text && *text && strcmp(text, "all") != 0) {
         const size_t length = strcspn(text, ",");
         const int collective = oh_collective_by_name(text, length);
         if (collective < 0) {

@@ -32,22 +32,22 @@ static const char *type_name(uint32_t type)
     return type < OH_NCCL_TYPES ? names[type] : "?";
 }
 
-/* "sum", "reduce-scatter, sum", "broadcast from 0" */
+/* "a sum", "a reduce-scatter, sum", "a broadcast from 0" */
 static void format_kind(uint32_t signature, char *text_p, size_t size)
 {
     const char *op = op_name(signature >> 16 & 0xff);
     switch (signature >> 24 & 0xf) {
     case OH_CALL_ALLREDUCE:
-        snprintf(text_p, size, "%s", op);
+        snprintf(text_p, size, "a %s", op);
         break;
     case OH_CALL_ALL_GATHER:
-        snprintf(text_p, size, "all-gather");
+        snprintf(text_p, size, "an all-gather");
         break;
     case OH_CALL_REDUCE_SCATTER:
-        snprintf(text_p, size, "reduce-scatter, %s", op);
+        snprintf(text_p, size, "a reduce-scatter, %s", op);
         break;
     case OH_CALL_BROADCAST:
-        snprintf(text_p, size, "broadcast from %u", signature >> 28);
+        snprintf(text_p, size, "a broadcast from %u", signature >> 28);
         break;
     default:
         snprintf(text_p, size, "?");
@@ -82,7 +82,7 @@ void oh_rank_text(const struct oh_comm *comm, uint32_t rank, char *text_p)
     bool known = oh_read_last_call(&comm->segment.shared->progress[rank], &last) && last.number > 0;
     oh_signature_format(last.signature, last.count, signature);
     snprintf(text_p, OH_RANK_TEXT, "rank %u (pid %d, %" PRIu64 " calls%s%s%s)", rank,
-             (int)comm->segment.shared->peer_info[rank].pid, last.number, known ? ", the last a " : "",
+             (int)comm->segment.shared->peer_info[rank].pid, last.number, known ? ", the last " : "",
              known ? signature : "", states[oh_rank_state_get(comm, rank)]);
 }
 
@@ -250,7 +250,7 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t sig
         oh_signature_format(signature, call->count, mine);
         oh_signature_format((uint32_t)other, count, theirs);
         bool earlier = count == call->count && other == signature;
-        OH_WARN("comm %p: %s %" PRIu64 " is a %s on rank %u and a %s on rank %u: calls now return ncclInvalidUsage",
+        OH_WARN("comm %p: %s %" PRIu64 " is %s on rank %u and %s on rank %u: calls now return ncclInvalidUsage",
                 (void *)comm->id.nccl, earlier ? "calls differ before call" : "call", comm->serve.checked, mine,
                 comm->id.rank, theirs, rank);
     }

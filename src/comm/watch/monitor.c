@@ -135,9 +135,9 @@ static void append_differences(const struct oh_comm *comm, char *line)
         if (oh_read_last_call(&progress[r], &theirs) && theirs.number == mine.number &&
             (theirs.signature != mine.signature || theirs.count != mine.count)) {
             oh_signature_format(theirs.signature, theirs.count, text);
-            append(line, "; the calls differ: call %" PRIu64 " is a %s on rank %u", mine.number, text, r);
+            append(line, "; the calls differ: call %" PRIu64 " is %s on rank %u", mine.number, text, r);
             oh_signature_format(mine.signature, mine.count, text);
-            append(line, " and a %s on rank %u", text, comm->id.rank);
+            append(line, " and %s on rank %u", text, comm->id.rank);
             return;
         }
     }
@@ -150,7 +150,7 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
     char what[OH_SIGNATURE_TEXT];
     oh_signature_format(__atomic_load_n(&control->signature, __ATOMIC_RELAXED),
                         __atomic_load_n(&control->report_count, __ATOMIC_RELAXED), what);
-    append(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, a %s, for ", (void *)comm->id.nccl,
+    append(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, %s, for ", (void *)comm->id.nccl,
            comm->id.rank, comm->id.nranks, waited_ns / (1000 * MS),
            __atomic_load_n(&control->call_number, __ATOMIC_RELAXED), what);
     append_missing(comm, line);

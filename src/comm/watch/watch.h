@@ -31,7 +31,7 @@ static inline uint32_t oh_signature_of(const struct oh_call *call, int algorithm
            (uint32_t)call->kind << 24 | (uint32_t)(call->root & 0xf) << 28;
 }
 
-/* Writes "sum of 5 x float32, oneshot", or "broadcast from 0 of ...", of what it is given; from any values. */
+/* Writes "a sum of 5 x float32, oneshot", or "a broadcast from 0 of ...", of what it is given; from any values. */
 #define OH_SIGNATURE_TEXT 96
 void oh_signature_format(uint32_t signature, uint64_t count, char *text_p);
 
