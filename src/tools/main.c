@@ -17,7 +17,7 @@ static const struct {
     int failure; /* the exit status where it fails */
     const char *purpose;
 } subcommands[] = {
-    {"run", oh_tool_run, OH_EXIT_FAILED, "run a program with its ncclAllReduce calls served by onehop"},
+    {"run", oh_tool_run, OH_EXIT_FAILED, "run a program with its collective calls served by onehop"},
     {"perf", oh_tool_perf, OH_EXIT_FAILED, "measure stock NCCL and onehop side by side on these GPUs"},
     {"tune", oh_tool_tune, OH_EXIT_FAILED, "find the fastest algorithms of this machine, to be used from then on"},
     {"topo", oh_tool_topo, OH_EXIT_USAGE, "show how the GPUs are joined, and whether onehop serves them"},

@@ -18,7 +18,7 @@ compare() {
 
 compare --bin "$bin" --repeat 3 --csv "$work/a.csv" -- -b 1K -e 16K -f 4 -g 4
 expect "one process, four GPUs" 0 '^# SIMULATED' 'stock +onehop$' '^ +1024 +256 +float +sum +0 +0 ' \
-    '^ +16384 ' '^# 3 of 3 right$' '^# last run with onehop: ([0-9]+) of \1 ncclAllReduce calls served' \
+    '^ +16384 ' '^# 3 of 3 right$' '^# last run with onehop: ([0-9]+) of \1 collective calls served' \
     '^# 4 x SIMULATED' 'Out of bounds values : 0 OK'
 [ "$(grep -c ',stock,' "$work/a.csv")" = 3 ] && [ "$(grep -c ',onehop,' "$work/a.csv")" = 3 ] &&
     [ -z "$(ls -A "$TMPDIR")" ] && [ ! -s "$err" ]

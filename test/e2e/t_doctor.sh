@@ -93,7 +93,7 @@ held+=($!)
 LD_PRELOAD=$plugin hold "$holder" 0 2 "$scratch/id.1" hold
 doctor --pid "$pid"
 expect "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +$plugin, by LD_PRELOAD" \
-    'yes +calls +3 of 3 ncclAllReduce calls served$' '^verdict: yes: onehop serves its calls'
+    'yes +calls +3 of 3 collective calls served$' '^verdict: yes: onehop serves its calls'
 doctor --json --pid "$pid"
 expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 ncclAllReduce'
 cp "$out" "$scratch/process.json"
@@ -125,7 +125,7 @@ expect "a plugin before the first communicator" 2 'NCCL_NET_PLUGIN names .*, whi
     -- doctor --pid "$pid"
 LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.3" hold
 doctor --pid "$pid"
-expect "a single rank: its calls come, and are not served" 1 '0 of 3 ncclAllReduce calls served; fallbacks: ' '^verdict: no: 0 of 3'
+expect "a single rank: its calls come, and are not served" 1 '0 of 3 collective calls served; fallbacks: ' '^verdict: no: 0 of 3'
 LD_PRELOAD=$plugin ONEHOP_DISABLE=1 hold "$holder" 0 1 "$scratch/id.4" hold
 expect "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set' \
     -- doctor --pid "$pid"
@@ -171,12 +171,12 @@ net=$abs_top_builddir/.libs/libnccl-net-onehop.so
 for way in object:"$object" late:libnccl.so.2; do
     NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" "$way"
     doctor --pid "$pid"
-    expect "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' '^verdict: no: 0 of [1-9][0-9]* ncclAllReduce calls'
+    expect "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' '^verdict: no: 0 of [1-9][0-9]* collective calls'
 done
 NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" dlsym:libnccl.so.2
 doctor --pid "$pid"
 expect "plugin, dlsym before the first communicator" 2 \
-    '^verdict: unknown: no ncclAllReduce call has come to onehop.* before the first communicator'
+    '^verdict: unknown: no collective call has come to onehop.* before the first communicator'
 LD_PRELOAD=$plugin hold "$reach" 0 1 "$(new_folder)" both:object:"$object",late:libncclcopy.so.2
 expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of' \
     -- doctor --pid "$pid"
@@ -202,7 +202,7 @@ fi
 # --- a program
 
 doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
-expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 ncclAllReduce calls served' \
+expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 collective calls served' \
     '^verdict: yes: onehop served calls'
 ONEHOP_MAX_BYTES=64 expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served' \
     -- doctor "$app" --nranks 2 --counts 300,500
@@ -223,9 +223,9 @@ expect "a statically linked program" 2 '^verdict: unknown: no process with oneho
     -- doctor "$static"
 doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "plugin, dlsym before the first communicator: all calls go to NCCL" 1 \
-    'in 2 processes no ncclAllReduce call came to onehop' '^verdict: no: .*before the first communicator'
+    'in 2 processes no collective call came to onehop' '^verdict: no: .*before the first communicator'
 SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
-expect "the same where NCCL tells plugins no hash" 1 'no ncclAllReduce call came to onehop' \
+expect "the same where NCCL tells plugins no hash" 1 'no collective call came to onehop' \
     '^verdict: no: .*before the first communicator'
 expect "the same as JSON" 1 '"processes_unreached": 2' \
     -- doctor --json --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
@@ -235,7 +235,7 @@ expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls' \
     -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
-    '^verdict: unknown: the program made no ncclAllReduce call; .* own all-reduce see doc/integrations.md$'
+    '^verdict: unknown: the program made no call of a collective that onehop serves; .* own all-reduce see doc/integrations.md$'
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true
 expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started' \
     -- doctor "$scratch/nothing"

@@ -14,7 +14,7 @@ launch() {
 
 # expect_all NAME CALLS: the last command ended well; all its calls were served, and NCCL saw none.
 expect_all() {
-    [ "$status" = 0 ] && grep -q "^onehop: $2 of $2 ncclAllReduce calls served" "$out" &&
+    [ "$status" = 0 ] && grep -q "^onehop: $2 of $2 collective calls served" "$out" &&
         [ "$(report_of nccl_allreduce)" = 0 ]
     tap_point $? "$1: all served" "$(diagnosis)"
 }

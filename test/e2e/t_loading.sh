@@ -133,7 +133,7 @@ for newer in newer:"$object" newerdlsym:libnccl.so.2; do
         by $way "$reach" -- "$newer"
         [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduceconfig)" = 12 ] &&
             [ "$(report_of nccl_allreduce)" = 0 ] && [ "$(count_of WARN)" = 0 ] &&
-            [ "$(count_of 'no allreduce that onehop could serve was made')" -ge 2 ]
+            [ "$(count_of 'no call that onehop could serve was made')" -ge 2 ]
         tap_point $? "$way: a function of a newer NCCL, ${newer%%:*}" "$(diagnosis)"
     done
 done

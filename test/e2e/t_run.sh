@@ -158,21 +158,24 @@ rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
 
 export TMPDIR=$scratch
 run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
-expect "--stats: all served" 0 '^onehop: 12 of 12 ncclAllReduce calls served, 1386 bytes, in 3 processes$' 'stats: rank'
-expect "and no fallback is named" "$status" '!onehop: .*fallbacks'
-ONEHOP_MAX_BYTES=1K expect "--stats: by size" 0 '^onehop: 2 of 4 ncclAllReduce' '^onehop: 2 fallbacks: a size ' \
+expect "--stats: all served" 0 '^onehop: 12 of 12 collective calls served, 1386 bytes, in 3 processes$' 'stats: rank'
+expect "and no fallback is named" "$status" '^onehop: 12 served: allreduce$' '!onehop: .*fallbacks'
+run --stats -- "$app" --nranks 2 --counts 7 --collectives $kinds,broadcast --batch 5
+expect "--stats: by collective" 0 '^onehop: 10 of 10 collective calls served, 392 bytes, in 2 processes$' \
+    '^onehop: 2 served: allgather$' '^onehop: 2 served: reducescatter$' '^onehop: 4 served: broadcast$'
+ONEHOP_MAX_BYTES=1K expect "--stats: by size" 0 '^onehop: 2 of 4 collective calls' '^onehop: 2 fallbacks: a size ' \
     -- sums --counts 7,257 --types f32
 ONEHOP_MAX_BYTES=0 sums
-expect "--stats: nothing fits" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* leave no message to serve'
+expect "--stats: nothing fits" 0 '^onehop: 0 of 2 collective calls' '^onehop: 2 fallbacks: .* leave no message to serve'
 SIMNODE_TOPOLOGY=pcie-only sums --counts 7,8
-expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 ncclAllReduce' \
+expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 collective calls' \
     '^onehop: [24] fallbacks: the communicator is not served: .*NVLink' # each rank may name its own pair
-expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 ncclAllReduce calls served, .* in 1 process$' \
+expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 collective calls served, .* in 1 process$' \
     -- sums --local 2
 ONEHOP_STATS=0 expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 ' -- sums
 expect "and no line of a communicator" "$status" '!stats:'
 ONEHOP_DISABLE=1 sums
-expect "--stats: onehop is off" 0 '^onehop: 0 of 2 ncclAllReduce' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
+expect "--stats: onehop is off" 0 '^onehop: 0 of 2 collective calls' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
 expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen' -- run --stats -- true
 run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
     "$app" --nranks 2 --counts 7
@@ -183,31 +186,31 @@ reach=$abs_top_builddir/test/e2e/reach
 ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
 export SIMNODE_TOPOLOGY=h200x2
 SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
-expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 collective calls served, .* in 2 processes$' \
     '^onehop: 2 fallbacks: the communicator is not served'
 run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
-    '^onehop: in 2 processes no ncclAllReduce call came to onehop: .* before the first communicator'
+    '^onehop: in 2 processes no collective call came to onehop: .* before the first communicator'
 expect "and no sum of nothing" "$status" '!^onehop: [0-9]+ (of|handed)'
 REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
-    '^onehop: in 2 processes no ncclAllReduce call came to onehop: if the program makes any, they go to NCCL by addresses that'
-expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 ncclAllReduce calls served' \
+    '^onehop: in 2 processes no collective call came to onehop: if the program makes any, they go to NCCL by addresses that'
+expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 collective calls served' \
     -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "and nothing else is said" "$status" '!before the first communicator'
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else
-    expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+    expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 collective calls served, .* in 2 processes$' \
         -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 fi
 if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
     tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"
 else
     python='python3 "$0" 1 2 "$@" & python3 "$0" 0 2 "$@" && wait $!'
-    expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no ncclAllReduce call came to onehop: ' \
+    expect "--via plugin --stats, ctypes" 0 '^onehop: in 2 processes no collective call came to onehop: ' \
         -- run --via plugin --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
-    expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 ncclAllReduce calls served, .* in 2 processes$' \
+    expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 collective calls served, .* in 2 processes$' \
         -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
 fi
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"

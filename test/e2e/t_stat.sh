@@ -66,11 +66,11 @@ tap_point $? "two ranks have a communicator" "${said[*]}"
 pid=$pid_a_0
 stat --pid "$pid"
 expect "before a call" 0 "^process $pid \(sim_live\): 1 communicator$" \
-    '^  [0-9a-f]{16}   0/2 idle +0 +0 +0 +0 MiB$' 'no allreduce that onehop could serve was made$'
+    '^  [0-9a-f]{16}   0/2 idle +0 +0 +0 +0 MiB$' 'no call that onehop could serve was made$'
 tell a 'call 7'
 stat --pid "$pid"
 expect "after seven calls of 4000 bytes" 0 '/2 served +7 +0 +28000 +[1-9][0-9]* MiB$' 'attached in [0-9]+\.[0-9] ms; ' \
-    'served: [a-z_]+ 7$'
+    'served: [a-z_]+ 7; collectives: allreduce 7$'
 if command -v python3 >/dev/null; then
     "$onehop" stat --pid "$pid_a_1" --json >"$scratch/json" 2>"$out"
     python3 - "$scratch/json" "$pid_a_1" >"$out" 2>&1 <<'PY'
@@ -81,6 +81,7 @@ top = json.loads(lines[0])
 assert top["schema"] == 1 and top["pid"] == int(sys.argv[2]) and top["command"] == "sim_live" and top["ended"] == 0, top
 comm, = top["communicators"]
 assert (comm["rank"], comm["nranks"], comm["state"], comm["served"], comm["bytes"]) == (1, 2, "served", 7, 28000), comm
+assert comm["served_by_collective"] == {"allreduce": 7, "allgather": 0, "reducescatter": 0, "broadcast": 0}, comm
 assert sum(comm["served_by_algorithm"].values()) == 7 and comm["fallback"] == 0 and set(comm["fallback_reasons"]) == {"comm", "op", "type", "size"}
 assert comm["staging_bytes"] > 1 << 20 and comm["attach_us"] > 0 and comm["reason"] == "", comm
 PY
@@ -122,6 +123,8 @@ metrics=$scratch/onehop.prom
 expect "--openmetrics to a file" 0 -- stat --openmetrics --output "$metrics"
 cp "$metrics" "$out"
 expect "its counters" 0 "^onehop_served_calls_total[{]pid=\"$pid\",command=\"sim_live\",algorithm=\"[a-z]+\"[}] 9$" \
+    "^onehop_served_collectives_total[{]pid=\"$pid\",command=\"sim_live\",collective=\"allreduce\"[}] 9$" \
+    "^onehop_served_collectives_total[{]pid=\"$pid\",command=\"sim_live\",collective=\"broadcast\"[}] 0$" \
     "^onehop_served_bytes_total[{]pid=\"$pid\",command=\"sim_live\"[}] 36000$" \
     "^onehop_fallback_calls_total[{]pid=\"$pid_b_0\",.*reason=\"size\"[}] 3$" \
     "^onehop_fallback_bytes_total[{]pid=\"$pid_b_0\",command=\"sim_live\"[}] 12000$" \
@@ -209,8 +212,11 @@ tap_point $? "ONEHOP_STATS=json with a file for each process, mode 0600" "$(ls -
 ONEHOP_STATS=json run_app --nranks 2 --counts 5
 [ "$(count_of '^\{"pid":[0-9]+,"comm":"[0-9a-f]{16}","rank":[01],"nranks":2,"state":"served","served":1,')" = 2 ]
 tap_point $? "json without a file: on stderr" "$(cat "$out")"
+ONEHOP_STATS=json run_app --nranks 2 --counts 5 --collectives $kinds,allgather --batch 5
+[ "$(count_of '"served":5,"bytes":160,.*"served_by_collective":[{]"allreduce":1,"allgather":2,"reducescatter":1,"broadcast":1[}],"fallback":0,')" = 2 ]
+tap_point $? "json: calls by collective, and the bytes of their larger buffers" "$(cat "$out")"
 ONEHOP_STATS=text:$scratch/all run_app --nranks 2 --counts 5
-[ "$(grep -c '^rank [01] nranks 2 served=1 .*memory=[1-9][0-9]* attach_us=[1-9]' "$scratch/all")" = 2 ]
+[ "$(grep -c '^rank [01] nranks 2 served=1 .* collectives .allreduce=1 allgather=0 reducescatter=0 broadcast=0. bytes=20 .*memory=[1-9][0-9]* attach_us=[1-9]' "$scratch/all")" = 2 ]
 tap_point $? "text with one file for all" "$(cat "$scratch/all" "$out")"
 ONEHOP_STATS=text run_app --nranks 2 --counts 5
 [ "$(count_of '^onehop: [^ ]+ stats: rank [01] nranks 2 served=1 ')" = 2 ]

@@ -37,12 +37,12 @@ expect "the command, of this version" 0 "$("$abs_top_srcdir/scripts/version")"
 library=$(python3 -c 'import onehop; print(onehop.preload_path())')
 tap_empty "$([[ $library = "$venv"/* ]] && [ -r "$library" ] || echo "$library")" "onehop.preload_path()"
 run_limited onehop doctor -- "$app" --nranks 2 --counts 5,5000
-expect "onehop doctor: served" 0 '^ok' 'verdict  *yes|[1-9][0-9]* of [0-9]* ncclAllReduce calls served'
+expect "onehop doctor: served" 0 '^ok' 'verdict  *yes|[1-9][0-9]* of [0-9]* collective calls served'
 LD_PRELOAD=$library ONEHOP_DEBUG=INFO run_limited "$app" --nranks 2 --counts 5,5000
 expect "LD_PRELOAD: served" 0 '^ok' 'nranks 2: served by onehop'
 for via in preload plugin audit; do
     run_limited python3 -m onehop run --stats --via $via -- "$app" --nranks 2 --counts 5,5000 --iterations 3
-    expect "python -m onehop run --via $via: served" 0 '^ok' '[1-9][0-9]* of [0-9]* ncclAllReduce calls served'
+    expect "python -m onehop run --via $via: served" 0 '^ok' '[1-9][0-9]* of [0-9]* collective calls served'
 done
 run_limited env - bash -c '. "$0" && complete -p onehop' "$venv/share/bash-completion/completions/onehop"
 expect "the completion" 0 'onehop$'

@@ -132,11 +132,12 @@ static void explain_none(struct oh_doctor_report *report)
         }
     }
     if (summary->unreached > 0) {
-        decide(report, OH_ANSWER_NO, "no ncclAllReduce call came to onehop: " OH_UNREACHED_REASON);
+        decide(report, OH_ANSWER_NO, "no collective call came to onehop: " OH_UNREACHED_REASON);
     } else {
-        decide(report, OH_ANSWER_UNKNOWN,
-               "the program made no ncclAllReduce call; for programs with their own all-reduce see "
-               "doc/integrations.md");
+        decide(
+            report, OH_ANSWER_UNKNOWN,
+            "the program made no call of a collective that onehop serves; for programs with their own all-reduce see "
+            "doc/integrations.md");
     }
 }
 

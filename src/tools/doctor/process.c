@@ -175,11 +175,11 @@ static void add_calls(pid_t pid, bool by_plugin, struct oh_doctor_report *report
     if (got != OH_LIVE_SEEN && got != OH_LIVE_NONE) {
         oh_doctor_add(report, "calls", OH_ANSWER_UNKNOWN, "the process %s", oh_live_words(got));
     } else if (served + fallbacks == 0) {
-        oh_doctor_add(report, "calls", OH_ANSWER_UNKNOWN, "no ncclAllReduce call has come to onehop so far%s%s",
+        oh_doctor_add(report, "calls", OH_ANSWER_UNKNOWN, "no collective call has come to onehop so far%s%s",
                       by_plugin ? ": " : "", by_plugin ? OH_UNREACHED_REASON : "");
     } else {
         oh_doctor_add(report, "calls", served > 0 ? OH_ANSWER_YES : OH_ANSWER_NO,
-                      "%" PRIu64 " of %" PRIu64 " ncclAllReduce calls served%s%s", served, served + fallbacks,
+                      "%" PRIu64 " of %" PRIu64 " collective calls served%s%s", served, served + fallbacks,
                       reason[0] ? "; fallbacks: " : "", reason);
     }
     if (variant > 0) {

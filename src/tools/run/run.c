@@ -24,7 +24,7 @@
 static const char help[] = "usage: onehop run [--via preload|plugin|audit] [--stats] [--invariant]\n"
                            "                  [--] PROGRAM [ARGS]\n"
                            "\n"
-                           "Runs PROGRAM so that onehop serves the ncclAllReduce calls that it can.\n"
+                           "Runs PROGRAM so that onehop serves the collective calls that it can.\n"
                            "\n"
                            "  --via preload  by LD_PRELOAD (this is the default)\n"
                            "  --via plugin   by NCCL_NET_PLUGIN: NCCL itself loads onehop\n"

@@ -61,6 +61,15 @@ static void add_invariant(struct oh_stats_summary *summary, const char *invarian
     }
 }
 
+/* The numbers of a list's keys. */
+static void read_list(const json_t *object, const char *list, int count, const char *(*key)(int), uint64_t *numbers_p)
+{
+    const json_t *numbers = json_object_get(object, list);
+    for (int i = 0; i < count; i++) {
+        numbers_p[i] = number_of(numbers, key(i));
+    }
+}
+
 /* Adds a line of oh_stats_json(), but none that is cut. The process becomes a key of pids. */
 static void add_line(struct oh_stats_summary *summary, const char *line, json_t *pids)
 {
@@ -69,14 +78,9 @@ static void add_line(struct oh_stats_summary *summary, const char *line, json_t 
     json_t *object = json_loads(line, 0, NULL);
     if (json_unpack(object, "{s:s,s:s,s:s}", "state", &state, "reason", &reason, "invariant", &invariant) == 0) {
         struct oh_stats_record record = {.bytes = number_of(object, "bytes")};
-        const json_t *calls = json_object_get(object, "served_by_algorithm");
-        const json_t *fallbacks = json_object_get(object, "fallback_reasons");
-        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-            record.calls[a] = number_of(calls, oh_algorithm_name(a));
-        }
-        for (int f = 0; f < OH_FALLBACK_COUNT; f++) {
-            record.fallbacks[f] = number_of(fallbacks, oh_fallback_name(f));
-        }
+        read_list(object, "served_by_algorithm", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record.calls);
+        read_list(object, "served_by_collective", ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record.collectives);
+        read_list(object, "fallback_reasons", OH_FALLBACK_COUNT, oh_fallback_name, record.fallbacks);
         summary->records++;
         add_invariant(summary, invariant, reason);
         snprintf(pid, sizeof pid, "%" PRIu64, number_of(object, "pid"));
@@ -127,16 +131,21 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
         return;
     }
     if (summary->unreached > 0) {
-        fprintf(stream, "%sin %" PRIu64 " process%s no ncclAllReduce call came to onehop: %s\n", prefix,
+        fprintf(stream, "%sin %" PRIu64 " process%s no collective call came to onehop: %s\n", prefix,
                 summary->unreached, summary->unreached == 1 ? "" : "es", OH_UNREACHED_REASON);
     }
     if (summary->unreached > 0 && calls == 0) {
         return;
     }
     fprintf(stream,
-            "%s%" PRIu64 " of %" PRIu64 " ncclAllReduce call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
+            "%s%" PRIu64 " of %" PRIu64 " collective call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
             prefix, served, calls, PLURAL(calls), summary->total.bytes, summary->processes,
             summary->processes == 1 ? "" : "es");
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        if (summary->total.collectives[c] > 0) {
+            fprintf(stream, "%s%" PRIu64 " served: %s\n", prefix, summary->total.collectives[c], oh_collective_name(c));
+        }
+    }
     for (int b = OH_FALLBACK_COMM + 1; b < OH_FALLBACK_COUNT; b++) {
         if (summary->total.fallbacks[b] > 0) {
             fprintf(stream, "%s%" PRIu64 " fallbacks: %s\n", prefix, summary->total.fallbacks[b], oh_fallback_text(b));

@@ -35,7 +35,7 @@ void oh_stats_summary_read(struct oh_stats_summary *summary);
 /* Frees the reasons. */
 void oh_stats_summary_free(struct oh_stats_summary *summary);
 
-/* "N of M ncclAllReduce calls served ..." and one line for each reason, each after the prefix. */
+/* "N of M collective calls served ...", and one line for each collective and reason, each after the prefix. */
 void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream, const char *prefix);
 
 #endif

@@ -85,6 +85,7 @@ static void print_comm(FILE *stream, const struct oh_stats_record *record)
             record->memory >> 20);
     fprintf(stream, "      attached in %.1f ms", (double)record->attach_us / 1000);
     print_parts(stream, "; served: ", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
+    print_parts(stream, "; collectives: ", ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record->collectives);
     print_parts(stream, "; fallbacks: ", OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
     fprintf(stream, "%s%s\n", record->invariant ? "; invariant: " : "",
             record->invariant ? oh_stats_invariant(record) : "");
@@ -135,11 +136,13 @@ static const struct family {
     const char *(*key)(int);
     size_t offset; /* of its first number in struct sums */
 } families[] = {
-    {"onehop_served_calls_total", "counter", NULL, "ncclAllReduce calls that onehop served.", "algorithm",
-     ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, offsetof(struct sums, record.calls)},
+    {"onehop_served_calls_total", "counter", NULL, "Calls that onehop served.", "algorithm", ONEHOP_ALGORITHM_COUNT,
+     oh_algorithm_name, offsetof(struct sums, record.calls)},
+    {"onehop_served_collectives_total", "counter", NULL, "The same calls, by collective.", "collective",
+     ONEHOP_COLLECTIVE_COUNT, oh_collective_name, offsetof(struct sums, record.collectives)},
     {"onehop_served_bytes_total", "counter", "bytes", "Message bytes of the served calls.", NULL, 1, NULL,
      offsetof(struct sums, record.bytes)},
-    {"onehop_fallback_calls_total", "counter", NULL, "ncclAllReduce calls that fell back to NCCL.", "reason",
+    {"onehop_fallback_calls_total", "counter", NULL, "Calls of these collectives that fell back to NCCL.", "reason",
      OH_FALLBACK_COUNT, oh_fallback_name, offsetof(struct sums, record.fallbacks)},
     {"onehop_fallback_bytes_total", "counter", "bytes", "Message bytes of the calls that fell back.", NULL, 1, NULL,
      offsetof(struct sums, record.fallback_bytes)},
