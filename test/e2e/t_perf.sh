@@ -29,6 +29,20 @@ expect "groups of calls, in place, threads" 0 'floor: graph: empty kernel' '^# A
 expect "... with no kernel between them" "$status" '!program'
 expect "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern free$' 'Out of bounds values : 0 OK' \
     -- perf -b 1K -e 16K -f 4 $few --graph -m 8 --pattern free
+# The size is that of the larger buffer, as in nccl-tests: a part of it for each of three ranks, or all of it.
+for collective in allgather:996:166 reducescatter:996:166 broadcast:1000:500; do
+    IFS=: read -r kind size count <<<"$collective"
+    perf --collective $kind -b 1000 -e 1000 -d bfloat16 $few --csv "$scratch/$kind.csv"
+    expect "$kind" 0 "^# SIMULATED: $kind, " 'Out of bounds values : 0 OK' '^# 2 of 2 right, 2 of 2 served$' \
+        "^ +$size +$count +bfloat16 +sum +0 +0  oneshot$"
+    SIMNODE_NCCL_WRONG=1 expect "... a wrong result" 1 'wrong elements in the results$' \
+        -- perf --collective $kind -b 96 -e 96 $few --graph -m 2 --layout threads
+done
+expect "--from says which collective it was" 0 '^# SIMULATED: broadcast, ' -- perf --from "$scratch/broadcast.csv"
+refuses "files of two collectives" 1 'another collective than in front of it' \
+    -- perf --from "$scratch/broadcast.csv" --from "$scratch/allgather.csv"
+refuses "no such collective" 2 "perf: --collective reduce: 'reduce' is unknown; expected allreduce, allgather, reducescatter, broadcast$" \
+    -- perf --collective reduce
 # A kernel of the program behind each call.
 for layout in processes threads; do
     perf -b 1000 -e 1000 -n 7 -w 1 --rounds 2 --floor --layout $layout --simulated-times --compare onehop
@@ -99,7 +113,7 @@ import json, sys
 run = json.load(open(sys.argv[1]))
 assert run["schema"] == 1 and run["simulated"] and run["note"].startswith("SIMULATED"), run
 assert run["ranks"] == 3 and run["wrong"] == 0 and len(run["rows"]) == 6, run
-assert run["pattern"] == "layer" and all(row["program_us"] > 0 for row in run["rows"]), run
+assert run["collective"] == "allreduce" and run["pattern"] == "layer" and all(row["program_us"] > 0 for row in run["rows"]), run
 assert all(row["simulated"] is True for row in run["rows"]), run
 assert all(set(row["sides"]) == {"stock", "onehop"} and row["floor_us"] > 0 for row in run["rows"]), run
 END

@@ -19,7 +19,7 @@ tune() {
 # --- usage ---------------------------------------------------------------------------------------------------------
 
 wrong=
-for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--rounds 0" "--time 0" "more"; do
+for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--collective reduce" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
     tune $arguments
     [ "$status" = 2 ] && [ -s "$err" ] || wrong+="$arguments: $status; "
@@ -57,10 +57,20 @@ ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i3
 expect_counts "the plugin takes it" "1:tuning table of rank 0: $table .SIMULATED" 0:WARN
 
 # Times on this machine say nothing; so the table is made to say something.
-sed -i '/^ *[0-9]/d; s/^end$/  4K twoshot 2 64\nend/' "$table"
+sed -i '/^ *[0-9]/d; s/^ allgather$/  4K twoshot 2 64\n allgather/' "$table"
 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 1024 --types f32,i32 --batch 4
 expect_served "by what stands in it" twoshot
 expect_counts "and by nothing else" twoshot=8 oneshot=0
+
+# Another collective: rows of its own, while those of allreduce stay what they were; and then it serves by them.
+tune --collective allgather -b 4K -e 4K -d bfloat16 --eager "${small[@]}"
+[ "$status" = 0 ] && [ "$(grep -cE '^ +4K +twoshot +2 +64$' "$table")" = 1 ] &&
+    sed -n '/^ allgather$/,/^ reducescatter$/p' "$table" | grep -qE '^ +4K +(oneshot|nccl) .*# eager [0-9.]+ us, stock' &&
+    [ "$(grep -cE '^ (allgather|reducescatter|broadcast)$' "$table")" = 3 ]
+tap_point $? "--collective allgather: the rows of other collectives stay" "$(diagnosis; cat "$table")"
+sed -i '/^ allgather$/,/^ reducescatter$/{/^ *[0-9]/d}; s/^ reducescatter$/  2K oneshot 1 64\n reducescatter/' "$table"
+ONEHOP_DEBUG=INFO ONEHOP_STATS=1 run_app --nranks 2 --counts 256,257,200000 --collectives allgather,allreduce --batch 6
+expect_counts "the plugin takes both" twoshot=4 allreduce=4 allgather=2 size=6 0:WARN
 
 # --- a file; another number of ranks; one type ---------------------------------------------------------------------
 
@@ -81,7 +91,7 @@ tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 tap_point $? "-o -: the table on stdout, and nothing else" "$(diagnosis)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_TUNING_FILE=none expect \
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_COLLECTIVES=broadcast ONEHOP_TUNING_FILE=none expect \
     "settings that would stand in the way do not" 0 -- tune -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
 
 # --- what goes wrong -----------------------------------------------------------------------------------------------

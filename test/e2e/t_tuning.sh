@@ -50,6 +50,14 @@ ONEHOP_TUNING_FILE=$twoshot expect_counts "above the end of the table NCCL serve
 ONEHOP_TUNING_FILE=$scratch/middle.tuning run_app --nranks 4 --counts 100,1000,2000 --batch 3
 expect_counts "fallbacks below what the table serves are counted by size" served=4 fallback=8 size=8
 
+# Rows of each collective, by the size of the larger buffer; reduce-scatter has those of the model.
+{
+    head_of 4
+    printf '64K twoshot 3 96\n allgather\n4K oneshot 2 64\n broadcast # from any root\n1K nccl\n8K oneshot 1 32\nend\n'
+} >"$scratch/kinds.tuning"
+ONEHOP_TUNING_FILE=$scratch/kinds.tuning run_app --nranks 4 --counts 200,1000 --batch 8 --collectives $kinds
+expect_counts "each collective has rows of its own" allreduce=8 twoshot=8 allgather=4 reducescatter=8 broadcast=4 size=8 0:WARN
+
 run_app --nranks 4 --counts 250,16384 --batch 2 --rank-env "0:ONEHOP_TUNING_FILE=$oneshot" --rank-env "1:ONEHOP_TUNING_FILE=$twoshot" \
     --rank-env 2:ONEHOP_TUNING_FILE=none
 expect_served "ranks with different tables" oneshot
@@ -90,6 +98,12 @@ head -n -1 "$twoshot" >"$bad"
 expect_refused "a table that is cut off" "$bad" "line [0-9]*: the text ends too early .accepted: .*end."
 sed 's/twoshot/ring/' "$twoshot" >"$bad"
 expect_refused "an algorithm that is none" "$bad" "line 8: .*accepted:"
+sed 's/^end/allgather\n1K twoshot 1 32\nend/' "$twoshot" >"$bad"
+expect_refused "an algorithm that the collective has not" "$bad" "line 10: a row that cannot be served"
+for lines in 'broadcast\nallgather' 'allgather\nallgather' 'allreduce' 'reduce'; do
+    sed "0,/^end/s/^end/$lines\nend/" "$twoshot" >"$bad"
+    expect_refused "collectives out of order, or none: $lines" "$bad" "line [0-9]*: '[a-z]*' .accepted: .*a collective, or end"
+done
 sed '1s/3/4/' "$twoshot" >"$bad"
 expect_refused "a later version" "$bad" "line 1: 'onehop-tuning 4' .accepted: onehop-tuning 3."
 sed '1s/3/1/; s/^64K twoshot/marker 64K twoshot_marker/' "$twoshot" >"$bad"
@@ -126,6 +140,11 @@ random_table() {
             print bytes, names[1 + int(rand() * 2)], 1 + int(rand() * 40), 32 * (1 + int(rand() * 8))
             printf "%d ", bytes > sizes
         }
+        split("allgather reducescatter broadcast", kinds)
+        for (k = 1; k <= 3; k++) {
+            print kinds[k]
+            print 4 * (1 + int(rand() * 6000)), "oneshot", 1 + int(rand() * 40), 32 * (1 + int(rand() * 8))
+        }
     }'
     echo end
 }
@@ -138,7 +157,9 @@ for seed in 1 2 3 4 5 6 7 8 9; do
     for bytes in $(cat "$scratch/sizes"); do
         counts+=,$((bytes / 4)),$((bytes / 4 + 1))
     done
-    ONEHOP_TUNING_FILE=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16,i32,f16 --batch 70 --seed 7
+    kind=$(cut -d , -f $((2 + seed % 3)) <<<$kinds)
+    ONEHOP_TUNING_FILE=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16 --batch 70 --seed 7 \
+        --collectives allreduce,"$kind"
     [ "$status" = 0 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -gt 0 ]
     tap_point $? "$n ranks, random table $seed: each bit as in rank order" "$(diagnosis; cat "$scratch/random.tuning")"
     for algorithm in oneshot twoshot; do
