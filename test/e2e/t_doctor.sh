@@ -95,7 +95,7 @@ doctor --pid "$pid"
 expect "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +$plugin, by LD_PRELOAD" \
     'yes +calls +3 of 3 collective calls served$' '^verdict: yes: onehop serves its calls'
 doctor --json --pid "$pid"
-expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 ncclAllReduce'
+expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 collective calls'
 cp "$out" "$scratch/process.json"
 ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
 hold "$holder" 0 1 "$scratch/id.2" hold

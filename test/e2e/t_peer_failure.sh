@@ -60,10 +60,11 @@ tap_point $? "killed in a call, ONEHOP_TRAP_AFTER=1: the others' kernels trap" "
 expect_told "killed between calls, another follows: an error" 2 "$departed" -- scenario kill-idle 1
 use broadcast
 expect_told "killed between calls: no error before another call, which is refused" 2 "$departed" -- scenario kill-poll 1
+use reducescatter
+SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=16K expect_told "killed in a call that NCCL serves: an error" 2 "$departed" \
+    -- run_work --counts 1000,100000 --scenario kill-large --victim 1
 use allreduce
-SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K expect_told "killed in a call that NCCL serves: an error" 2 "$departed" \
-    -- run_app --nranks 3 --counts 1000,100000 --scenario kill-large --victim 1
-SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K run_app --nranks 3 --counts 1000,100000 --scenario abort-large --victim 1
+SIMNODE_NCCL_LAZY=1 ONEHOP_MAX_BYTES=8K run_work --counts 1000,100000 --scenario abort-large --victim 1
 expect_told "a rank aborts, the others wait for it in a call that NCCL serves: an error" 2 "$departed"
 expect_right "killed in a call, without onehop: the others abort" -- run_stock --nranks 3 --scenario kill --victim 1
 use broadcast 2

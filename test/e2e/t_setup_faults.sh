@@ -49,7 +49,7 @@ excused() {
 # the background, all ranks may have agreed while NCCL still serves a call. Then it is a call that fails, with a WARN and an
 # error.
 falls_on_call() {
-    [ "$status" != 0 ] && grep -qE ' WARN .*((launching an allreduce|order around a call that NCCL serves): CUDA_ERROR|out of memory for the calls of a group)' "$out"
+    [ "$status" != 0 ] && grep -qE ' WARN .*((launching a call|order around a call that NCCL serves): CUDA_ERROR|out of memory for the calls of a group)' "$out"
 }
 
 # try JOB:FUNCTION:N:WHO, a rank or all.
