@@ -49,14 +49,17 @@ static void tell(void)
         return;
     }
     if (onehopProcessInfo(&info, sizeof info) != 0 || onehopProcessInfo(NULL, 0) == 0 ||
-        strcmp(onehopFallbackName(ONEHOP_FALLBACK_SIZE), "size") != 0 || onehopFallbackText(ONEHOP_FALLBACK_COUNT)) {
+        strcmp(onehopFallbackName(ONEHOP_FALLBACK_SIZE), "size") != 0 || onehopFallbackText(ONEHOP_FALLBACK_COUNT) ||
+        strcmp(onehopCollectiveName(ONEHOP_BROADCAST), "broadcast") != 0 ||
+        onehopCollectiveName(ONEHOP_COLLECTIVE_COUNT)) {
         printf("failed\n");
         return;
     }
     printf("communicators %" PRIu64 " served %" PRIu64 " ended %" PRIu64 " calls %" PRIu64 " bytes %" PRIu64
-           " back %" PRIu64 " size %" PRIu64 " staging %" PRIu64 "\n",
+           " back %" PRIu64 " size %" PRIu64 " allreduce %" PRIu64 " staging %" PRIu64 "\n",
            info.communicators, info.served_communicators, info.ended_communicators, info.served_calls, info.bytes,
-           info.fallback_calls, info.fallback_by_reason[ONEHOP_FALLBACK_SIZE], info.staging_bytes);
+           info.fallback_calls, info.fallback_by_reason[ONEHOP_FALLBACK_SIZE],
+           info.calls_by_collective[ONEHOP_ALLREDUCE], info.staging_bytes);
 }
 
 static void answer(int failed)

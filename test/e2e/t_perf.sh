@@ -32,7 +32,7 @@ expect "groups of calls that go through the buffers" 0 'agg iters 8' 'pattern fr
 # The size is that of the larger buffer, as in nccl-tests: a part of it for each of three ranks, or all of it.
 for collective in allgather:996:166 reducescatter:996:166 broadcast:1000:500; do
     IFS=: read -r kind size count <<<"$collective"
-    perf --collective $kind -b 1000 -e 1000 -d bfloat16 $few --csv "$scratch/$kind.csv"
+    perf --collective $kind -b 1000 -e 1000 -d bfloat16 --floor $few --csv "$scratch/$kind.csv"
     expect "$kind" 0 "^# SIMULATED: $kind, " 'Out of bounds values : 0 OK' '^# 2 of 2 right, 2 of 2 served$' \
         "^ +$size +$count +bfloat16 +sum +0 +0  oneshot$"
     SIMNODE_NCCL_WRONG=1 expect "... a wrong result" 1 'wrong elements in the results$' \

@@ -29,6 +29,9 @@ for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203
     [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ] && [ "$(count_of 'Failed to initialize NET plugin onehop')" = 2 ]
     tap_point $? "NCCL $version: found, asked once, declined" "$(diagnosis)"
 done
+NCCL_NET_PLUGIN=onehop expect_counts "first calls of other kinds: one is NCCL's, the others are served" \
+    fallback=2 nccl_broadcast=2 served=10 allgather=4 reducescatter=4 broadcast=2 \
+    -- run_with '' "$app" --nranks 2 --counts 1000 --collectives broadcast,allgather,reducescatter --batch 3 --iterations 2
 SIMNODE_NCCL_VERSION=29900 NCCL_NET_PLUGIN=onehop run_pair
 expect_network "an NCCL that knows no version of this plugin" Socket 6
 expect_counts "an NCCL that knows no version of this plugin: says so" '2:plugin onehop is unsupported'

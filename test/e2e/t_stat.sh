@@ -110,13 +110,16 @@ tell b 'call 3'
 stat
 expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' 'fallbacks: size 3$'
 tell b info
-[[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 staging '[1-9]* ]]
+[[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 allreduce 0 staging '[1-9]* ]]
 tap_point $? "the public API tells the same" "${said[0]}"
 tell a fork
 expect "a forked child shows nothing" 1 "^onehop: stat: process ${said[0]} shows no communicator" \
     -- stat --pid "${said[0]}"
 tell a 'call 2'
 expect "the parent goes on" 0 'served +9 ' -- stat --pid "$pid"
+tell a info
+[[ ${said[1]} == *' calls 9 '*' allreduce 9 '* ]]
+tap_point $? "and the public API tells calls by collective" "${said[1]}"
 
 # Counters for Prometheus: a file that is there whole or not at all, and what its syntax must be.
 metrics=$scratch/onehop.prom
@@ -165,7 +168,7 @@ tap_point $? "the communicators end" "${said[*]}"
 stat --pid "$pid_b_0"
 expect "an ended communicator's calls are kept" 0 '0 communicators; 1 ended before, which had served 0 calls, with 43 fallbacks$'
 tell b info
-[[ ${said[1]} == 'communicators 0 served 0 ended 1 calls 0 bytes 0 back 43 size 43 staging 0' ]]
+[[ ${said[1]} == 'communicators 0 served 0 ended 1 calls 0 bytes 0 back 43 size 43 allreduce 0 staging 0' ]]
 tap_point $? "by the public API too" "${said[1]}"
 kill "$pid_b_0"
 
