@@ -82,6 +82,8 @@ struct oh_call {
     ncclRedOp_t redop;
     int root; /* or peer */
     CUstream stream;
+    bool has_config; /* ncclXConfig: the program configures the call, so NCCL executes it */
+    const oh_nccl_call_config *config;
 
     enum oh_route route;
     enum oh_fallback fallback; /* why NCCL executes a call for which there are kernels */
@@ -105,6 +107,9 @@ ncclResult_t oh_call_forward(const struct oh_call *call);
 
 /* Ends a call after oh_call_begin, with its result. Returns the result for the program. */
 ncclResult_t oh_call_end(struct oh_call *call, ncclResult_t result);
+
+/* Returns whether this thread's open group has calls of the communicator. */
+bool oh_group_has_calls(const struct oh_comm *comm);
 
 /* --- groups ------------------------------------------------------------------------------------------------------- */
 

@@ -19,6 +19,7 @@
  * except the queries. NCCL 2.19 has all but the optional functions.
  */
 #define OH_ON_STREAM(...) (__VA_ARGS__, ncclComm_t comm, cudaStream_t stream)
+#define OH_WITH_CONFIG(...) (__VA_ARGS__, ncclComm_t comm, cudaStream_t stream, const oh_nccl_call_config *config)
 #define OH_NCCL_REQUIRED(X)                                                                                            \
     X(CommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank), (comm, nranks, id, rank))              \
     X(CommInitRankConfig, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config),            \
@@ -69,7 +70,26 @@
     X(Gather, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                   \
       (from, to, count, type, root, comm, stream))                                                                     \
     X(Scatter, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                  \
-      (from, to, count, type, root, comm, stream))
+      (from, to, count, type, root, comm, stream))                                                                     \
+    X(CommSuspend, (ncclComm_t comm, int flags), (comm, flags))                                                        \
+    X(AllReduceConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),  \
+      (from, to, count, type, op, comm, stream, config))                                                               \
+    X(ReduceConfig,                                                                                                    \
+      OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root),         \
+      (from, to, count, type, op, root, comm, stream, config))                                                         \
+    X(BroadcastConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, int root),        \
+      (from, to, count, type, root, comm, stream, config))                                                             \
+    X(ReduceScatterConfig,                                                                                             \
+      OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),                   \
+      (from, to, count, type, op, comm, stream, config))                                                               \
+    X(AllGatherConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type),                  \
+      (from, to, count, type, comm, stream, config))                                                                   \
+    X(AlltoAllConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type),                   \
+      (from, to, count, type, comm, stream, config))                                                                   \
+    X(GatherConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, int root),           \
+      (from, to, count, type, root, comm, stream, config))                                                             \
+    X(ScatterConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, int root),          \
+      (from, to, count, type, root, comm, stream, config))
 
 /* Called by onehop, not exported by it. */
 #define OH_NCCL_QUERIES(X)                                                                                             \
@@ -77,6 +97,13 @@
     X(CommCuDevice, (const ncclComm_t, int *))                                                                         \
     X(CommUserRank, (const ncclComm_t, int *))                                                                         \
     X(GetVersion, (int *))
+
+/* ncclCollConfig_t since NCCL 2.31, a struct that later versions make longer. */
+#if NCCL_VERSION_CODE >= 23100
+typedef ncclCollConfig_t oh_nccl_call_config;
+#else
+typedef struct oh_nccl_call_config oh_nccl_call_config;
+#endif
 
 struct ncclSimInfo_v22200; /* ncclSimInfo_t since NCCL 2.22; older headers do not have it */
 

@@ -9,7 +9,7 @@
 #include "comm/call.h"
 #include "entry/entry.h"
 
-static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *caller)
+ncclResult_t oh_entry_make(struct oh_call *call, ncclComm_t comm, const void *caller)
 {
     ncclResult_t res;
     call->handle = comm;
@@ -36,7 +36,7 @@ OH_EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_
                            .type = type,
                            .redop = op,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
@@ -50,7 +50,7 @@ OH_EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t c
                            .redop = op,
                            .root = root,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
@@ -63,7 +63,7 @@ OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, 
                            .type = type,
                            .root = root,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
@@ -76,7 +76,7 @@ OH_EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_
                            .type = type,
                            .root = root,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
@@ -89,7 +89,7 @@ OH_EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, s
                            .type = type,
                            .redop = op,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
@@ -101,7 +101,7 @@ OH_EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_
                            .count = count,
                            .type = type,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -113,7 +113,7 @@ OH_EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType
                            .type = type,
                            .root = peer,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -125,7 +125,7 @@ OH_EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t typ
                            .type = type,
                            .root = peer,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
@@ -137,7 +137,7 @@ OH_EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t
                            .count = count,
                            .type = type,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
@@ -150,7 +150,7 @@ OH_EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t c
                            .type = type,
                            .root = root,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
@@ -163,13 +163,13 @@ OH_EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t 
                            .type = type,
                            .root = root,
                            .stream = (CUstream)stream};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
     struct oh_call call = {.kind = OH_CALL_OP_DESTROY, .redop = op};
-    return make(&call, comm, OH_CALLER());
+    return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,

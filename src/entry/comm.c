@@ -6,6 +6,7 @@
  * Threads: any, by NCCL's own rules.
  * Owns: nothing.
  */
+#include "comm/call.h"
 #include "entry/entry.h"
 #include "util/clock.h"
 #include "util/log.h"
@@ -239,6 +240,31 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
         oh_comm_revoked(ours);
     }
     return res;
+}
+
+/*
+ * NCCL frees the communicator's memory until ncclCommResume; all ranks take part. From then on the communicator is
+ * NCCL's alone, on all ranks, and its staging is freed. Before that NCCL may reject the call.
+ */
+OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
+{
+    struct oh_comm *ours;
+    const struct oh_nccl *nccl;
+    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
+    OH_TRY(nccl->CommSuspend ? ncclSuccess : oh_nccl_refuse_missing("ncclCommSuspend"));
+    if (ours && oh_group_has_calls(ours)) {
+        OH_WARN("comm %p: ncclCommSuspend in a group with calls of the communicator: not supported", (void *)comm);
+        return ncclInvalidUsage;
+    }
+    const ncclResult_t res = OH_NCCL(nccl, CommSuspend(comm, flags));
+    if (!ours || (res != ncclSuccess && res != ncclInProgress)) {
+        return res;
+    }
+    OH_KEEP_ERRNO();
+    const ncclResult_t failure = oh_comm_destroy(ours);
+    oh_comms_reclaim();
+    OH_INFO("comm %p: suspended: NCCL executes all later calls", (void *)comm);
+    return first_failure(res, failure);
 }
 
 OH_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)

@@ -41,6 +41,13 @@ bool oh_entry_is_forked(void);
 ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_counted, struct oh_comm **comm_p,
                             const struct oh_nccl **nccl_p);
 
+/* --- collective.c ------------------------------------------------------------------------------------------------- */
+
+struct oh_call;
+
+/* Makes the call that an entry point describes. */
+ncclResult_t oh_entry_make(struct oh_call *call, ncclComm_t comm, const void *caller);
+
 /* --- config.c ----------------------------------------------------------------------------------------------------- */
 
 /*

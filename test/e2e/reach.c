@@ -28,9 +28,10 @@
  *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
  *   both:WAY,WAY              two sets, a communicator of each at the same time
  *
- * REACH_IDLE: communicators are made and ended only. REACH_KEEP: they are never ended. Prints a line for each WAY; with
- * the simulated NCCL "stock N" is in it, the allreduces that the library behind it has been called for. REACH_HOLD:
- * waits for the end of its input then. Runs on real GPUs, too (scripts/check-gpu).
+ * REACH_SUSPEND: a communicator is suspended and resumed after its calls, and used again. REACH_IDLE: communicators are
+ * made and ended only. REACH_KEEP: they are never ended. Prints a line for each WAY; with the simulated NCCL "stock N"
+ * is in it, the allreduces that the library behind it has been called for. REACH_HOLD: waits for the end of its input
+ * then. Runs on real GPUs, too (scripts/check-gpu).
  */
 #include "reach.h"
 
@@ -235,6 +236,18 @@ static void work(const struct reach_api *api, ncclComm_t comm, CUstream stream, 
     }
 }
 
+/* NCCL rejects calls of a suspended communicator. */
+static void suspend_once(const struct way *way, ncclComm_t comm, CUstream stream, CUdeviceptr *buffer)
+{
+    ncclResult_t (*suspend)(ncclComm_t, int) = (ncclResult_t(*)(ncclComm_t, int))dlsym(way->handle, "ncclCommSuspend");
+    ncclResult_t (*resume)(ncclComm_t) = (ncclResult_t(*)(ncclComm_t))dlsym(way->handle, "ncclCommResume");
+    void *at = (void *)(uintptr_t)buffer[0];
+    MUST(suspend && resume && suspend(comm, 1) == ncclSuccess);
+    MUST(way->api.AllReduce(at, at, COUNT, ncclFloat, ncclSum, comm, (cudaStream_t)stream) == ncclInvalidUsage);
+    MUST(resume(comm) == ncclSuccess);
+    work(&way->api, comm, stream, buffer);
+}
+
 static void report(const struct way *way)
 {
     if (way->calls) {
@@ -280,6 +293,9 @@ static void run(char *text)
         for (int w = 0; w < ways; w++) {
             refresh(&way[w]);
             work(&way[w].api, comm[w], stream, buffer);
+            if (getenv("REACH_SUSPEND")) {
+                suspend_once(&way[w], comm[w], stream, buffer);
+            }
         }
         for (int w = 0; w < ways; w++) {
             MUST(getenv("REACH_KEEP") || way[w].api.CommDestroy(comm[w]) == ncclSuccess);

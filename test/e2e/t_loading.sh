@@ -124,7 +124,7 @@ export SIMNODE_TOPOLOGY=h200x8
 by plugin "$reach" -- mixed:libnccl.so.2
 expect_counts "plugin: another communicator under the first one's handle goes to NCCL" served=4 nccl_allreduce=8 0:WARN
 
-# A function that onehop does not know goes to NCCL as it is, on communicators that onehop could serve, too.
+# A call that the program configures goes to NCCL, counted, on communicators that onehop could serve, too.
 for newer in newer:"$object" newerdlsym:libnccl.so.2; do
     for way in preload plugin audit; do
         if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
@@ -132,10 +132,16 @@ for newer in newer:"$object" newerdlsym:libnccl.so.2; do
         fi
         by $way "$reach" -- "$newer"
         [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduceconfig)" = 12 ] &&
-            [ "$(report_of nccl_allreduce)" = 0 ] && [ "$(count_of WARN)" = 0 ] &&
-            [ "$(count_of 'no call that onehop could serve was made')" -ge 2 ]
-        tap_point $? "$way: a function of a newer NCCL, ${newer%%:*}" "$(diagnosis)"
+            [ "$(sum_of fallback)" = 12 ] && [ "$(report_of nccl_allreduce)" = 0 ] && [ "$(count_of WARN)" = 0 ]
+        tap_point $? "$way: ncclAllReduceConfig, ${newer%%:*}" "$(diagnosis)"
     done
+done
+
+# A communicator that has been suspended is NCCL's from then on.
+for way in preload plugin; do
+    REACH_SUSPEND=1 by $way "$reach" -- late:libnccl.so.2
+    expect_counts "$way: suspended and resumed: then NCCL executes all calls" "4:suspended: NCCL executes all later calls" \
+        0:WARN served=$([ $way = preload ] && echo 12 || echo 10)
 done
 
 # Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.

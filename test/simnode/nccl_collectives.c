@@ -425,7 +425,7 @@ static ncclResult_t check_arguments(const struct simnccl_operation *op, ncclComm
     if (comm == NULL) {
         return ncclInvalidArgument;
     }
-    if (comm->core->revoked) {
+    if (comm->core->revoked || comm->core->suspended) {
         return ncclInvalidUsage;
     }
     if (ncclCommGetAsyncError(comm, &state) != ncclSuccess || state == ncclInProgress) { /* by its public name */

@@ -542,6 +542,22 @@ SIMNCCL_API(ncclResult_t, CommRevoke, (ncclComm_t comm, int flags))
     return ncclSuccess;
 }
 
+/* As 2.29.7 has them, unlike nccl.h here. */
+ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
+ncclResult_t ncclCommResume(ncclComm_t comm);
+SIMNCCL_API(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags))
+{
+    (void)flags;
+    comm->core->suspended = true;
+    return ncclSuccess;
+}
+
+SIMNCCL_API(ncclResult_t, CommResume, (ncclComm_t comm))
+{
+    comm->core->suspended = false;
+    return ncclSuccess;
+}
+
 SIMNCCL_API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
 {
     *error = (ncclResult_t)comm->core->result;

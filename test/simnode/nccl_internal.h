@@ -125,6 +125,7 @@ struct simnccl_core {
     atomic_int graphs;  /* captured operations that graphs hold */
     atomic_bool aborted;
     atomic_bool revoked;
+    atomic_bool suspended;
     atomic_int result;       /* ncclInProgress during init; later the asynchronous error */
     pthread_mutex_t running; /* held by the operation that runs */
     /* The chain that keeps operations on several streams in order. */

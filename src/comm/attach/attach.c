@@ -248,7 +248,7 @@ bool oh_attach_wants(const struct oh_call *call)
     struct oh_comm *comm = call->comm;
     struct oh_op op;
     return oh_kind_has_kernels(call->kind) && !oh_comm_is_settled(comm) && oh_comm_is_created(comm) &&
-           oh_type_size(call->type) > 0 &&
+           !call->has_config && oh_type_size(call->type) > 0 &&
            (!oh_collective_reduces((enum onehop_collective)call->kind) ||
             oh_comm_op_find(comm, call->redop, call->type, &op)) &&
            is_small(call) && (oh_agreement_collectives() >> call->kind & 1);

@@ -25,6 +25,8 @@
 #include "util/log.h"
 #include "util/scope.h"
 
+#define OH_CALL_CONFIG_MAX 4096 /* bytes; 72 in NCCL 2.32 */
+
 /* A stream with calls of a communicator. */
 struct stream_use {
     struct oh_comm *comm;
@@ -41,12 +43,19 @@ struct group {
     ncclResult_t error;    /* of the first call that onehop or NCCL has refused: nothing of the group runs */
     struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels */
     size_t call_count, call_room;
-    size_t served_count; /* calls that onehop executes */
-    bool keeps;          /* a call is kept, and so are all further calls */
+    size_t served_count;         /* calls that onehop executes */
+    bool keeps;                  /* a call is kept, and so are all further calls */
+    struct kept_config *configs; /* of kept calls; a list */
     struct stream_use *use;
     size_t use_count, use_room;
     ncclComm_t in_nccl;        /* a communicator with a call that NCCL executes; NULL: none is known */
     struct oh_comm *creations; /* a list */
+};
+
+/* A copy of a call's configuration, which is the program's until the call returns. */
+struct kept_config {
+    struct kept_config *next;
+    _Alignas(max_align_t) char bytes[];
 };
 
 static __thread struct group group;
@@ -226,9 +235,51 @@ static bool must_keep(const struct oh_call *call)
     return oh_comm_is_created(call->comm) && (group.keeps || is_undecided) && oh_call_is_valid(call);
 }
 
+/* The beginning of ncclCollConfig_t in NCCL 2.31 and 2.32, which later versions keep (nccl.h). */
+struct call_config {
+    size_t size;
+    unsigned magic, version;
+    const void *extensions; /* a list of other vendors', which NCCL ignores */
+    int limits[4];
+    const char *algorithms;
+};
+
+static ncclResult_t keep_config(struct oh_call *call)
+{
+    const struct call_config *given = (const void *)call->config;
+    if (!given || given->size < sizeof *given || given->size > OH_CALL_CONFIG_MAX) {
+        return ncclSuccess; /* none, or NCCL rejects the call */
+    }
+    const size_t length = given->algorithms ? strlen(given->algorithms) + 1 : 0;
+    struct kept_config *kept = malloc(sizeof *kept + given->size + length);
+    if (!kept) {
+        OH_WARN("out of memory for the calls of a group");
+        return ncclSystemError;
+    }
+    kept->next = group.configs;
+    group.configs = kept;
+    memcpy(kept->bytes, given, given->size);
+    struct call_config *copy = (void *)kept->bytes;
+    copy->extensions = NULL;
+    if (length > 0) {
+        copy->algorithms = memcpy(kept->bytes + given->size, given->algorithms, length);
+    }
+    call->config = (const void *)copy;
+    return ncclSuccess;
+}
+
+static void free_configs(void)
+{
+    for (struct kept_config *kept = group.configs, *next; kept; kept = next) {
+        next = kept->next;
+        free(kept);
+    }
+}
+
 static ncclResult_t keep(struct oh_call *call)
 {
     struct stream_use *use;
+    OH_TRY(keep_config(call));
     call->route = OH_ROUTE_PENDING;
     group.keeps = true;
     if (oh_attach_wants(call)) {
@@ -324,6 +375,15 @@ static void remove_of(const struct oh_comm *comm, void *array, size_t *count, si
 
 _Static_assert(offsetof(struct oh_call, comm) == 0 && offsetof(struct stream_use, comm) == 0,
                "remove_of finds the communicator at the beginning");
+
+bool oh_group_has_calls(const struct oh_comm *comm)
+{
+    bool found = group.in_nccl == comm->id.nccl;
+    for (size_t i = 0; i < group.call_count; i++) {
+        found |= group.calls[i].comm == comm;
+    }
+    return found;
+}
 
 void oh_group_forget(const struct oh_comm *comm)
 {
@@ -636,6 +696,7 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
     for (size_t i = 0; i < group.call_count; i++) {
         oh_comm_end_use(group.calls[i].comm);
     }
+    free_configs();
     free(group.calls);
     free(group.use);
     group = (struct group){0};

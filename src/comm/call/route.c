@@ -58,10 +58,40 @@ static ncclResult_t forward(const struct oh_call *c)
     return ncclInternalError;
 }
 
+/* Calls that the program configures. */
+static ncclResult_t forward_with_config(const struct oh_call *c)
+{
+    const struct oh_nccl *nccl = c->nccl;
+    const cudaStream_t s = (cudaStream_t)c->stream;
+    switch ((int)c->kind) {
+    case OH_CALL_ALLREDUCE:
+        return OPTIONAL(AllReduceConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, s,
+                        c->config);
+    case OH_CALL_REDUCE:
+        return OPTIONAL(ReduceConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root, c->handle, s,
+                        c->config);
+    case OH_CALL_BROADCAST:
+        return OPTIONAL(BroadcastConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, s, c->config);
+    case OH_CALL_REDUCE_SCATTER:
+        return OPTIONAL(ReduceScatterConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, s,
+                        c->config);
+    case OH_CALL_ALL_GATHER:
+        return OPTIONAL(AllGatherConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, s, c->config);
+    case OH_CALL_ALL_TO_ALL:
+        return OPTIONAL(AlltoAllConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, s, c->config);
+    case OH_CALL_GATHER:
+        return OPTIONAL(GatherConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, s, c->config);
+    case OH_CALL_SCATTER:
+        return OPTIONAL(ScatterConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, s, c->config);
+    default:
+        return ncclInternalError;
+    }
+}
+
 ncclResult_t oh_call_forward(const struct oh_call *call)
 {
     oh_nccl_depth++;
-    const ncclResult_t res = forward(call);
+    const ncclResult_t res = call->has_config ? forward_with_config(call) : forward(call);
     oh_nccl_depth--;
     return res;
 }

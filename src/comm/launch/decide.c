@@ -25,6 +25,9 @@ static bool check_arguments(struct oh_call *call)
 
 enum oh_fallback oh_call_decide(struct oh_call *call)
 {
+    if (call->has_config) {
+        return OH_FALLBACK_OP;
+    }
     const struct oh_plan_table *table = &call->comm->serve.table;
     const enum onehop_collective collective = collective_of(call);
     const bool is_valid = check_arguments(call);
