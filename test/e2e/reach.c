@@ -87,7 +87,13 @@ static reach_config config_function;
 static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                       ncclComm_t comm, cudaStream_t stream)
 {
-    return config_function(send, recv, count, type, op, comm, stream, NULL);
+    struct reach_call_config config = REACH_CALL_CONFIG;
+    char algorithms[] = "ring";
+    config.algorithms = algorithms;
+    const ncclResult_t res = config_function(send, recv, count, type, op, comm, stream, &config);
+    memset(algorithms, 'x', sizeof algorithms - 1); /* they are the program's again, in an open group, too */
+    memset(&config, 0xff, sizeof config);
+    return res;
 }
 
 static void look_up_all(struct way *way)

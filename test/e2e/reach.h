@@ -33,7 +33,20 @@ extern const struct reach_api reach_direct; /* calls of pncclX */
 extern const struct reach_api reach_addresses;
 extern struct reach_api reach_early, reach_early_dlsym;
 
-/* A function of NCCL that is newer than this header and than onehop; and calls through it instead of ncclAllReduce. */
+/* The beginning of ncclCollConfig_t in NCCL 2.31 and 2.32. */
+struct reach_call_config {
+    size_t size;
+    unsigned magic, version;
+    void *extensions;
+    int limits[4];
+    const char *algorithms;
+};
+#define REACH_CALL_CONFIG                                                                                              \
+    {                                                                                                                  \
+        .size = sizeof(struct reach_call_config), .magic = 0xcafebeef, .version = 23200                                \
+    }
+
+/* A function of NCCL that is newer than this header, and calls through it instead of ncclAllReduce. */
 typedef ncclResult_t (*reach_config)(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                      ncclComm_t comm, cudaStream_t stream, const void *config);
 extern const struct reach_api reach_newer;

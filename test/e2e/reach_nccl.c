@@ -5,6 +5,7 @@
 #include "reach.h"
 
 #include <dlfcn.h>
+#include <string.h>
 
 #define REACH_LIBRARY "libnccl.so.2"
 
@@ -29,7 +30,13 @@ __attribute__((weak)) ncclResult_t ncclAllReduceConfig(const void *send, void *r
 static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                       ncclComm_t comm, cudaStream_t stream)
 {
-    return ncclAllReduceConfig(send, recv, count, type, op, comm, stream, NULL);
+    struct reach_call_config config = REACH_CALL_CONFIG;
+    char algorithms[] = "ring";
+    config.algorithms = algorithms;
+    const ncclResult_t res = ncclAllReduceConfig(send, recv, count, type, op, comm, stream, &config);
+    memset(algorithms, 'x', sizeof algorithms - 1); /* they are the program's again, in an open group, too */
+    memset(&config, 0xff, sizeof config);
+    return res;
 }
 
 /* NCCL's documented name for tools; nccl.h declares some only. */

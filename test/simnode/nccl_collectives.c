@@ -518,15 +518,26 @@ SIMNCCL_API(ncclResult_t, Bcast,
     return ncclBroadcast(buffer, buffer, count, type, root, comm, stream); /* by its public name, as NCCL does */
 }
 
-/* As 2.32 has it, unlike nccl.h here: a function that onehop does not know. */
+/* As 2.32 has it, unlike nccl.h here. */
+struct call_config {
+    size_t size;
+    unsigned magic, version;
+    void *extensions;
+    int limits[4];
+    const char *algorithms;
+};
 ncclResult_t ncclAllReduceConfig(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                  ncclComm_t comm, cudaStream_t stream, const void *config);
 SIMNCCL_API(ncclResult_t, AllReduceConfig,
             (const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
              cudaStream_t stream, const void *config))
 {
-    (void)config;
+    const struct call_config *given = config;
     simnccl_count(SIMNCCL_AllReduceConfig);
+    if (given != NULL && (given->size < sizeof *given || given->magic != 0xcafebeef || given->algorithms == NULL ||
+                          strcmp(given->algorithms, "ring") != 0)) {
+        return ncclInvalidArgument;
+    }
     return enqueue(SIMNCCL_AllReduce, send, recv, count, type, op, 0, comm, stream);
 }
 
