@@ -469,6 +469,7 @@ static bool lock(enum oh_hooks_urgency urgency)
         if (is_locked || urgency == OH_HOOKS_TRY) {
             break;
         }
+        OH_KEEP_ERRNO();
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     return is_locked;
