@@ -2,9 +2,8 @@
 /*
  * invariant.c - communicators that are served from their first call on, or not at all (ONEHOP_INVARIANT)
  *
- * Does: Has no allreduce executed by NCCL while the ranks have not agreed: the first waits for their decision. The
- *    set-up begins at the first call of any kind, so that there are events behind all work that NCCL gets. See
- *    doc/design.md, "Invariant communicators".
+ * Does: Has no allreduce executed by NCCL while the ranks have not agreed: the first waits for their decision. See
+ *    doc/invariant.md, "How it works".
  * Threads: the thread that uses the communicator.
  * Owns: nothing.
  */

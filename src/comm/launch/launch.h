@@ -24,16 +24,13 @@
 struct oh_submission {
     const struct oh_call *calls;
     size_t count;
-    size_t launched; /* calls */
-    size_t kernels;  /* that are launched */
-    bool begun;      /* the first turn has begun */
-    size_t turn_end; /* kernels after which the present turn ends */
-    struct oh_parts {
-        uint64_t done; /* elements of the next call that are launched; the rest: of the same call */
-        struct oh_launch launch;
-        struct oh_kernel_args args;
-    } parts;
-    bool joined; /* more than one stream */
+    size_t launched;      /* calls */
+    size_t kernels;       /* that are launched */
+    size_t turn_end;      /* kernels after which the present turn ends */
+    uint64_t done;        /* elements of the next call that are launched */
+    uint32_t call_number; /* of the next call, or call list */
+    bool begun;           /* the first turn has begun */
+    bool joined;          /* more than one stream */
     struct oh_stream_state stream_state;
     struct oh_capture *capture; /* NULL: eager */
 };

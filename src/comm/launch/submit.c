@@ -57,15 +57,14 @@ static CUresult after_kernel(struct oh_submission *submission)
     return oh_capture_link(submission);
 }
 
-/* Publishes `calls` calls, like `call`, with `count` elements in all. Fills in what their kernels have in common. */
-static struct oh_launch announce(const struct oh_submission *submission, const struct oh_call *call,
-                                 const struct oh_plan *plan, size_t calls, uint64_t count,
-                                 struct oh_kernel_args *args_p)
+/* Fills in what the kernels of `call`, or of a list of calls like it with `count` elements in all, have in common. */
+static struct oh_launch describe(const struct oh_submission *submission, const struct oh_call *call,
+                                 const struct oh_plan *plan, uint64_t count, struct oh_kernel_args *args_p)
 {
-    struct oh_comm *comm = call->comm;
+    const struct oh_comm *comm = call->comm;
     *args_p = comm->serve.args;
     args_p->signature = oh_signature_of(call, (int)plan->algorithm);
-    args_p->call_number = (uint32_t)oh_progress_add(comm, calls, args_p->signature, count);
+    args_p->call_number = submission->call_number;
     args_p->report_count = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX; /* for people */
     return (struct oh_launch){
         .set = comm->serve.kernels,
@@ -78,6 +77,14 @@ static struct oh_launch announce(const struct oh_submission *submission, const s
     };
 }
 
+/* Publishes `calls` calls, like `call`, with `count` elements in all. */
+static void announce(struct oh_submission *submission, const struct oh_call *call, const struct oh_plan *plan,
+                     size_t calls, uint64_t count)
+{
+    const uint32_t signature = oh_signature_of(call, (int)plan->algorithm);
+    submission->call_number = (uint32_t)oh_progress_add(call->comm, calls, signature, count);
+}
+
 /*
  * Launches the parts of a call, as many as the turn allows. A call of many parts takes several turns: its parts alone
  * could fill the launch queue, while the same thread has yet to launch those of the other ranks.
@@ -86,19 +93,20 @@ static CUresult launch_parts(struct oh_submission *submission, const struct oh_c
 {
     const size_t size = oh_type_size(call->type);
     const uint64_t part = oh_call_part_count(call);
-    struct oh_parts *parts = &submission->parts;
-    if (parts->done == 0) {
-        parts->launch = announce(submission, call, &call->plan, 1, call->count, &parts->args);
-        parts->args.stride = oh_call_stride(call);
-        parts->args.root = (uint32_t)call->root;
+    struct oh_kernel_args args;
+    if (submission->done == 0) {
+        announce(submission, call, &call->plan, 1, call->count);
     }
-    while (parts->done < call->count && submission->kernels < submission->turn_end) {
-        const uint64_t left = call->count - parts->done, count = left < part ? left : part;
-        parts->args.sendbuff = (const char *)call->sendbuff + parts->done * size;
-        parts->args.recvbuff = (char *)call->recvbuff + parts->done * size;
-        parts->args.count = oh_call_elements(call, count);
-        parts->done += count;
-        OH_TRY(oh_kernel_launch(&parts->launch, &parts->args));
+    const struct oh_launch launch = describe(submission, call, &call->plan, call->count, &args);
+    args.stride = oh_call_stride(call);
+    args.root = (uint32_t)call->root;
+    while (submission->done < call->count && submission->kernels < submission->turn_end) {
+        const uint64_t done = submission->done, left = call->count - done, count = left < part ? left : part;
+        args.sendbuff = (const char *)call->sendbuff + done * size;
+        args.recvbuff = (char *)call->recvbuff + done * size;
+        args.count = oh_call_elements(call, count);
+        submission->done += count;
+        OH_TRY(oh_kernel_launch(&launch, &args));
         OH_TRY(after_kernel(submission));
     }
     return CUDA_SUCCESS;
@@ -111,7 +119,8 @@ static CUresult launch_list(struct oh_submission *submission, const struct oh_ca
     for (size_t i = 0; i < count; i++) {
         elements += calls[i].count;
     }
-    const struct oh_launch launch = announce(submission, calls, plan, count, elements, &args->base);
+    announce(submission, calls, plan, count, elements);
+    const struct oh_launch launch = describe(submission, calls, plan, elements, &args->base);
     OH_TRY(oh_kernel_launch_list(&launch, args));
     return after_kernel(submission);
 }
@@ -166,10 +175,10 @@ static CUresult launch_next(struct oh_submission *submission)
         oh_nvtx_pop();
     }
     OH_TRY(result);
-    if (count == 1 && submission->parts.done < calls->count) {
+    if (count == 1 && submission->done < calls->count) {
         return CUDA_SUCCESS; /* the rest has the next turn */
     }
-    submission->parts.done = 0;
+    submission->done = 0;
     for (size_t i = 0; i < count; i++) {
         oh_counter_add(&counters->calls[plan.algorithm], 1);
         oh_counter_add(&counters->collectives[plan.collective], 1);
