@@ -304,7 +304,11 @@ again:
 /* The ranks are alike, and the slots of an area: the words of one slot of rank 0 stand for those of all. Where sections
  * have one word, they are alike, too. */
 #define SLOW_IN(slot) (AT(0, slot, 0, 0) / HALVES)
+#ifdef CALLS
+#define UNLIKE_WORDS 1
+#else
 #define UNLIKE_WORDS (PLACES > 1 -> AREA : 1)
+#endif
 
 init
 {
