@@ -35,9 +35,12 @@ expect_served "splits" -- run_app --nranks 4 --make split --split-colors 0,0,1,1
 expect_served "beyond any table, in many parts" twoshot -- run_app --nranks 2 --counts 60000001 --types f32 --batch 1
 expect_served "the same in one thread" twoshot -- run_app --nranks 2 --local 2 --counts 60000001 --types f32 --batch 1
 # Ranks that are later than the patience of other communicators: NCCL waits for them in the first call, too.
-expect_served "a rank that is late" -- run_app --nranks 2 --counts 100 --batch 1 --jitter 4000000 --seed 3
-NCCL_RUNTIME_CONNECT=0 expect_served "a rank that is late where NCCL does not wait" \
-    -- run_app --nranks 2 --counts 100 --batch 1 --jitter 4000000 --seed 3
+late=(--nranks 3 --counts 100 --batch 1 --jitter 6000000 --seed 2) # rank 1 is some 5 s late
+ONEHOP_STALL_SECONDS=1 expect_served "a rank that is late" -- run_app "${late[@]}"
+[ "$(count_of 'WARN comm .* rank 0 of 3: the first call waits for 1 s; ranks without a call: 1')" = 1 ] &&
+    [ "$(count_of 'at every size .invariant. from call 1 on')" = 3 ]
+tap_point $? "a rank that is late: who is waited for, and served from the first call on" "$(diagnosis)"
+NCCL_RUNTIME_CONNECT=0 expect_served "a rank that is late where NCCL does not wait" -- run_app "${late[@]}"
 
 # --- not served
 
