@@ -63,7 +63,7 @@ tap_point $? "not on one rank: the others warn" "$(diagnosis)"
 # --- the command
 
 run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"
-[ "$status" = 0 ] && grep -q '^onehop: invariant: yes$' "$out" && grep -q '^onehop: [0-9]* of [0-9]* ncclAllReduce calls served' "$out"
+[ "$status" = 0 ] && grep -q '^onehop: invariant: yes$' "$out" && grep -q '^onehop: [0-9]* of [0-9]* collective calls served' "$out"
 tap_point $? "onehop run --invariant --stats" "$(diagnosis)"
 unset ONEHOP_INVARIANT
 NCCL_P2P_DISABLE=1 run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"

@@ -36,7 +36,7 @@ NCCL_CONF_FILE=$scratch/nccl.conf ONEHOP_PINNED=serve expect_served "ONEHOP_PINN
 NCCL_CONF_FILE=$scratch/nccl.conf ONEHOP_PINNED=serve expect_stock "ONEHOP_PINNED=serve, not on one rank" "rank 1: $reason" \
     -- run_work --rank-env 1:ONEHOP_PINNED=forward
 NCCL_ALGO=Tree run_limited "$onehop" run --stats -- "$app" --timeout $limit "${work[@]}"
-[ "$status" = 0 ] && grep -qE "^onehop: 0 of [0-9]+ ncclAllReduce calls served" "$out" && grep -qE "fallbacks: .*$reason" "$out"
+[ "$status" = 0 ] && grep -qE "^onehop: 0 of [0-9]+ collective calls served" "$out" && grep -qE "fallbacks: .*$reason" "$out"
 tap_point $? "the statistics have the reason" "$(diagnosis)"
 
 # NCCL's protocol and channels leave its order open.

@@ -4,13 +4,15 @@
  *
  * The first byte chooses variable and kind, the rest is the value.
  *
- * sources: src/util/env.c src/util/log.c
+ * sources: src/util/env.c src/util/log.c src/util/nccl_algo.c src/util/selection.c
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "util/env.h"
+#include "util/nccl_algo.h"
+#include "util/selection.h"
 
 static const char *const names[OH_ENV_COUNT] = {
 #define OH_ENV_NAME(identifier_, name_, default_, accepted_) name_,
@@ -47,6 +49,14 @@ static void read_as(int kind, enum oh_env_variable variable)
     case 3:
         number = oh_env_number(variable, false, UINT64_MAX - 1, UINT64_MAX);
         (void)number;
+        break;
+    case 4:
+        (void)oh_nccl_algo_is_pinned(oh_env_text(variable));
+        break;
+    case 5:
+        path = oh_env_text(variable);
+        must(!path || (oh_selection_match(path, 2, "a", "b") == OH_SELECTION_INVALID) ==
+                          (oh_selection_match(path, 8, "", "c") == OH_SELECTION_INVALID));
         break;
     default:
         path = oh_env_path(variable, "/unset");

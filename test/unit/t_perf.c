@@ -132,7 +132,7 @@ static void check_recording(void)
                               .ranks = 4,
                               .columns = 2,
                               .column = {"stock", "onehop"},
-                              .text = {"4 x GPU", "s", "t", "layer", "v", "f"},
+                              .text = {"4 x GPU", "s", "t", "layer", "allreduce", "v", "f"},
                               .checked = true,
                               .rows = 3,
                               .row = (struct oh_perf_row *)rows};
