@@ -60,6 +60,11 @@ expect_stock "not on one rank" "ONEHOP_INVARIANT is [01] here and [01] on rank" 
 [ "$(count_of 'WARN comm .*: not invariant')" = 2 ]
 tap_point $? "not on one rank: the others warn" "$(diagnosis)"
 
+# Calls of other kinds are no sums, or sums that nobody has promised anything of.
+ONEHOP_COLLECTIVES=allreduce,allgather expect_counts "NCCL serves other kinds" allreduce=9 allgather=3 fallback=6 0:WARN \
+    '3:stats: .* invariant=yes' -- run_app --nranks 3 --counts 5000 --batch 6 \
+    --collectives allreduce,broadcast,allgather,allreduce,reducescatter,allreduce
+
 # --- the command
 
 run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"

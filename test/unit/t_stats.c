@@ -78,13 +78,13 @@ static void expect_invariant(struct oh_stats_record record, const char *expected
 
 static void test_invariant(void)
 {
-    expect_invariant((struct oh_stats_record){.nranks = 2, .fallback_bytes = 8}, "off", "not asked for");
+    expect_invariant((struct oh_stats_record){.nranks = 2, .nccl_allreduces = 1}, "off", "not asked for");
     expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .calls = {3}}, "yes", "all served");
     expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .fallbacks = {0, 0, 0, 2}}, "yes",
                      "empty calls are NCCL's");
-    expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .fallbacks = {1}, .fallback_bytes = 8}, "no",
-                     "one call is NCCL's");
-    expect_invariant((struct oh_stats_record){.nranks = 1, .invariant = 1, .fallbacks = {1}, .fallback_bytes = 8},
+    expect_invariant((struct oh_stats_record){.nranks = 2, .invariant = 1, .fallbacks = {1}, .nccl_allreduces = 1},
+                     "no", "one call is NCCL's");
+    expect_invariant((struct oh_stats_record){.nranks = 1, .invariant = 1, .fallbacks = {1}, .nccl_allreduces = 1},
                      "yes", "a single rank");
     expect_invariant((struct oh_stats_record){.invariant = 1, .fallbacks = {1}}, "no", "unknown communicators");
 }

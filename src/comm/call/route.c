@@ -179,7 +179,7 @@ ncclResult_t oh_call_check_launched(struct oh_comm *comm)
 static void warn_variant(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
-    if (comm->id.config.invariant && comm->id.nranks != 1 && call->count > 0 && !comm->serve.warned_variant) {
+    if (comm->id.config.invariant && comm->id.nranks != 1 && !comm->serve.warned_variant) {
         comm->serve.warned_variant = true;
         OH_LOCK(&comm->attach.mutex); /* guards the reason */
         OH_WARN("comm %p rank %u nranks %u: not invariant, NCCL executes its allreduces: %s", (void *)comm->id.nccl,
@@ -192,9 +192,12 @@ ncclResult_t oh_call_note_executed(const struct oh_call *call)
 {
     struct oh_counters *counters = oh_comm_counters(call->comm);
     if (oh_kind_has_kernels(call->kind)) {
-        warn_variant(call);
         oh_counter_add(&counters->fallbacks[call->fallback], 1);
         oh_counter_add(&counters->fallback_bytes, oh_call_bytes(call));
+    }
+    if (call->kind == OH_CALL_ALLREDUCE && call->count > 0) {
+        warn_variant(call);
+        oh_counter_add(&counters->nccl_allreduces, 1);
     }
     return oh_check_call(call);
 }

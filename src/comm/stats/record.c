@@ -63,7 +63,7 @@ uint64_t oh_stats_fallbacks(const struct oh_stats_record *record)
 const char *oh_stats_invariant(const struct oh_stats_record *record)
 {
     const bool of_unknown = record->nranks == 0 && oh_stats_fallbacks(record) > 0; /* their bytes are not counted */
-    const bool is_variant = of_unknown || (record->nranks != 1 && record->fallback_bytes > 0);
+    const bool is_variant = of_unknown || (record->nranks != 1 && record->nccl_allreduces > 0);
     return record->invariant == 0 ? "off" : is_variant ? "no" : "yes";
 }
 
