@@ -45,13 +45,14 @@ template <int batch, bool single, class Bytes, class Message> struct broadcast_t
     {
         return slot + oh_section_index(args.rank, root) * section_bytes + i * OH_WORD_BYTES;
     }
-    OH_DEVICE_METHOD void send(uint32_t i) const
+    /* Word i, if this rank is its root. */
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
     {
-        oh_word16 word = oh_word16();
+        return i < own.words && message.root(i) == args.rank ? message.load(i) : oh_word16();
+    }
+    OH_DEVICE_METHOD void send(uint32_t i, const oh_word16 &word) const
+    {
         const bool is_root = message.root(i) == args.rank;
-        if (is_root) {
-            word = message.load(i);
-        }
         if (is_root || i == 0) {
             sender.send(slot + i * OH_WORD_BYTES, word, held);
         }
@@ -59,10 +60,11 @@ template <int batch, bool single, class Bytes, class Message> struct broadcast_t
             message.copy_part(0, i, word);
         }
     }
-    OH_DEVICE_METHOD void send_all() const
+    /* first: this thread's first word, loaded */
+    OH_DEVICE_METHOD void send_all(const oh_word16 &first) const
     {
         for (uint32_t i = own.first; i < own.words; i += own.step) {
-            send(i);
+            send(i, i == own.first ? first : load(i));
             if (single) {
                 break;
             }
@@ -152,12 +154,14 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
     const oh_receiver<type, ranks, 1> receiver(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
+    oh_materialize_addresses(message.input(own.first), oh_epoch_address(args));
     const uint32_t trigger = oh_kernel_begin(args);
     broadcast_thread<batch, single, Bytes, Message> thread = {args,          message, own, receiver, sender,
                                                               section_bytes, 0,       0,   {0}};
+    const oh_word16 first = thread.load(own.first); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
     thread.slot = OH_SLOT_OFFSET(epoch % 2);
-    thread.send_all();
+    thread.send_all(first);
     if (!thread.receive_all()) {
         return false;
     }

@@ -14,7 +14,7 @@ records() {
 
 for where in exit program library; do
     records before early $where 2 6 0
-    records before none $where 2 0 0 "no allreduce that onehop could serve was made"
+    records before none $where 2 0 0 "no call that onehop could serve was made"
     records never early $where 2 6 0
 done
 # Calls of a communicator that is served go on being served.

@@ -101,7 +101,7 @@ step_groups() {
     step groups 120 env LD_PRELOAD="$library" ONEHOP_STATS=1 bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_groups.py"
     served groups
     note "$(grep -h 'MiB' "$out/groups-stock.log" | sed 's/^/groups: stock: /')"
-        "$(grep -h 'first allreduce' "$out/groups.log" | sed 's/^/groups: onehop: /')"
+    note "$(grep -h 'first allreduce' "$out/groups.log" | sed 's/^/groups: onehop: /')"
 }
 
 run_steps "creation groups communicators communicators-live" "$@"

@@ -12,7 +12,7 @@ import os
 import sys
 
 TYPES = ("float32", "float64", "bfloat16", "float16")
-OPS = ("SUM", "PROD", "MIN", "MAX", "AVG")
+OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG")
 COUNTS = (1, 17, 4099, 65536, 1_000_003, 8_000_000)
 
 
