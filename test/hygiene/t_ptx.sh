@@ -36,7 +36,7 @@ WORD = r"(ld|st)\.relaxed\.sys\.global\.v2\.b64"
 def is_tested(before, text):
     """A branch around the trigger, by a parameter that was kept in a register (oh_warp_keep)."""
     test = re.match(r"setp\.ne\.s32\s+(%p\d+), (%r\d+), [12];@(%p\d+) bra\s", before)
-    kept = test and test[1] == test[3] and re.search(rf"shfl\.sync\.idx\.b32\s+{test[2]}\|%p\d+, %r\d+, (%r\d+),", text)
+    kept = test and test[1] == test[3] and re.search(rf"shfl\.sync\.idx\.b32\s+{test[2]}\|%p\d+, (%r\d+), ", text)
     return kept and re.search(rf"ld\.param\.u32\s+{kept[1]}, \[", text)
 
 kernels = re.findall(r"\.entry (\w+)\(.*?\n\{\n(.*?)\n\}\n", open(sys.argv[1]).read(), re.S)

@@ -146,7 +146,9 @@ static void log_served(const struct oh_comm *comm)
 {
     char sizes[40] = "at every size (invariant)";
     if (!comm->id.config.invariant) {
-        snprintf(sizes, sizeof sizes, "up to %" PRIu64 " bytes", oh_plan_table_end(&comm->serve.table));
+        const uint64_t allreduce = oh_plan_rows_end(&comm->serve.table.rows[ONEHOP_ALLREDUCE]);
+        snprintf(sizes, sizeof sizes, "up to %" PRIu64 " bytes",
+                 allreduce ? allreduce : oh_plan_table_end(&comm->serve.table));
     }
     OH_INFO("comm %p rank %u nranks %u: served by onehop %s from call %" PRIu64
             " on, %u MiB of GPU memory, attached in %.1f ms",
