@@ -7,11 +7,45 @@
 
 #include "kernels/reduce.cuh"
 
+/* The parts of the ranks in the larger buffer, of a message that `stride` separates; and the root. */
+template <class Message> struct oh_message_parts {
+    OH_DEVICE_METHOD const Message &whole_buffers() const
+    {
+        return static_cast<const Message &>(*this);
+    }
+    /* Word i of a rank's part. */
+    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
+    {
+        Message part(whole_buffers());
+        part.sendbuff += rank * part.stride;
+        return part.load(i);
+    }
+    OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        Message part(whole_buffers());
+        part.recvbuff += rank * part.stride;
+        part.store(i, word);
+    }
+    /* The same for a word of sendbuff, unless the buffers are in place. */
+    OH_DEVICE_METHOD void copy_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
+    {
+        const Message &buffers = whole_buffers();
+        if (buffers.recvbuff + rank * buffers.stride != buffers.sendbuff) {
+            store_part(rank, i, word);
+        }
+    }
+    /* The rank that broadcasts word i. */
+    OH_DEVICE_METHOD uint32_t root(uint32_t) const
+    {
+        return whole_buffers().broadcast_root;
+    }
+};
+
 /*
  * A call's local buffers as arrays of words. The pointers may have any alignment of the element, and the last word may
  * be partly outside the message. The peers see no difference.
  */
-template <class Type> struct oh_message {
+template <class Type> struct oh_message : oh_message_parts<oh_message<Type>> {
     typedef typename Type::element element;
     static const uint32_t per_word = OH_WORD_BYTES / sizeof(element);
 
@@ -99,36 +133,10 @@ template <class Type> struct oh_message {
             }
         }
     }
-
-    /* Word i of a rank's part, where the larger buffer has a part for each rank. */
-    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
-    {
-        oh_message part(*this);
-        part.sendbuff += rank * stride;
-        return part.load(i);
-    }
-    OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
-    {
-        oh_message part(*this);
-        part.recvbuff += rank * stride;
-        part.store(i, word);
-    }
-    /* The same for a word of sendbuff, unless the buffers are in place. */
-    OH_DEVICE_METHOD void copy_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
-    {
-        if (recvbuff + rank * stride != sendbuff) {
-            store_part(rank, i, word);
-        }
-    }
-    /* The rank that broadcasts word i. */
-    OH_DEVICE_METHOD uint32_t root(uint32_t) const
-    {
-        return broadcast_root;
-    }
 };
 
 /* A message of whole, aligned words, as most are: the same, an instruction for each load and store. */
-template <class Type> struct oh_whole_message {
+template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_message<Type>> {
     static const uint32_t per_word = OH_WORD_BYTES / sizeof(typename Type::element);
 
     const char *sendbuff;
@@ -174,28 +182,6 @@ template <class Type> struct oh_whole_message {
         if (i < count) {
             oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
         }
-    }
-    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
-    {
-        oh_whole_message part(*this);
-        part.sendbuff += rank * stride;
-        return part.load(i);
-    }
-    OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
-    {
-        oh_whole_message part(*this);
-        part.recvbuff += rank * stride;
-        part.store(i, word);
-    }
-    OH_DEVICE_METHOD void copy_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
-    {
-        if (recvbuff + rank * stride != sendbuff) {
-            store_part(rank, i, word);
-        }
-    }
-    OH_DEVICE_METHOD uint32_t root(uint32_t) const
-    {
-        return broadcast_root;
     }
 };
 
