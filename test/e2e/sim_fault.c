@@ -25,6 +25,7 @@ struct rank {
     struct app *app;
     struct cf_batch *batch[2]; /* a call each */
     bool launched[2];          /* that call has returned success in this step */
+    bool captured[2];          /* that call is in `exec` */
     bool refused[2];           /* by communicator: it has returned an error */
     bool told;                 /* a call of NCCL or CUDA has returned an error */
     bool waited;               /* a stream did not complete, and an asynchronous error said so */
@@ -99,6 +100,7 @@ static void capture(struct rank *rank)
     CUgraph graph = NULL;
     CF_CU(rank->worker, StreamBeginCapture(stream_of(rank, 0), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     call_each(rank);
+    memcpy(rank->captured, rank->launched, sizeof rank->captured);
     if (cuda(rank, cu.StreamEndCapture(stream_of(rank, 0), &graph)) && graph != NULL) {
         CF_CU(rank->worker, GraphInstantiate(&rank->exec, graph, 0));
         CF_CU(rank->worker, GraphDestroy(graph));
@@ -109,7 +111,9 @@ static void issue(struct rank *rank, int step)
 {
     if (app_options.replays > 0 && step % app_options.replays == 0) {
         bool launched = rank->exec != NULL && cuda(rank, cu.GraphLaunch(rank->exec, stream_of(rank, 0)));
-        rank->launched[0] = rank->launched[1] = launched;
+        for (int c = 0; c < 2; c++) {
+            rank->launched[c] = launched && rank->captured[c];
+        }
     } else if (app_options.group > 0) {
         call_group(rank);
     } else {
