@@ -6,9 +6,11 @@
  *
  * Floats, sum; every call is one of sim_caller.c, whatever the size. One process of mpirun (variables of Open MPI or
  * MPICH), or one that forks a rank for each of GPUS; its ranks meet by a file in TMPDIR. STAND_IN_FAIL=status: ends
- * with it in the middle. STAND_IN_WAIT: waits behind the first row.
+ * with it in the middle. STAND_IN_WAIT: waits behind the first row. Under the name of a program that does not reduce,
+ * the calls are the same and the rows name no reduction.
  */
 #include <cuda.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -90,7 +92,8 @@ static void print_row(size_t bytes, double us, int bad)
 {
     double algbw = (double)bytes / us / 1000, busbw = algbw * 2 * (ranks - 1) / ranks;
     const char *more = form_is("each") ? "     1.00     9.00     8.00     7.00" : "";
-    printf("%12zu  %12zu  %8s  %6s", bytes, bytes / 4, "float", "sum");
+    printf("%12zu  %12zu  %8s  %6s", bytes, bytes / 4, "float",
+           strstr(program_invocation_short_name, "reduce") ? "sum" : "none");
     if (form_is("old")) {
         printf("  %7.2f %7.2f %7.2f  2e-07  %7.2f %7.2f %7.2f  2e-07\n", us, algbw, busbw, IN_PLACE_US, algbw, busbw);
     } else {

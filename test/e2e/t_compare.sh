@@ -26,6 +26,16 @@ tap_point $? "the numbers as CSV, and no temporary file" "$(cat "$work/a.csv" "$
 rm -f "$work/a.csv"
 expect "in place, graphs" 0 'allreduce, CUDA graph' 'N/A' 'Results were not checked' \
     -- compare --bin "$bin" --repeat 1 --in-place -- -b 1K -e 1K -g 2 -G 5
+# The share of the bytes that cross the bus is one half of two ranks' (README of nccl-tests, doc/PERFORMANCE.md), or all.
+for kind in allgather:all_gather:0.5 reducescatter:reduce_scatter:0.5 broadcast:broadcast:1; do
+    IFS=: read -r collective program share <<<"$kind"
+    cp "$bin/all_reduce_perf" "$bin/${program}_perf"
+    compare --bin "$bin" --collective "$collective" --repeat 1 --csv - -- -b 1K -e 1K -g 2
+    expect "$collective" 0 "^# settings: ${program}_perf -b" "^# collective: $collective\$" '^eager,float,sum,2,1024,256,onehop,'
+    awk -F, -v share="$share" '/^eager/ { rows++; if ($11 / $10 - share > 1e-4 || share - $11 / $10 > 1e-4) exit 1 }
+        END { exit rows != 2 }' "$out"
+    tap_point $? "$collective: its bandwidth on the bus" "$(cat "$out")"
+done
 # What versions and options make of a row; in place the stand-in then says 4711 us.
 for form in old each stamped; do
     STAND_IN_FORM=$form compare --bin "$bin" --repeat 1 --in-place --csv - -- -b 1K -e 1K -g 2
@@ -97,6 +107,9 @@ else
 fi
 LD_PRELOAD=$plugin compare --bin "$bin" -- -g 2
 refuses "onehop in the environment" 2 'LD_PRELOAD is .*libonehop.so: nothing here would run with stock NCCL alone'
+refuses "no such collective" 2 '--collective alltoall: allreduce, allgather, reducescatter or broadcast is needed$' \
+    -- compare --bin "$bin" --collective alltoall
+refuses "no program of that collective" 1 'broadcast_perf is missing; ' -- compare --bin "$scratch/none" --collective broadcast
 refuses "no onehop" 1 'the onehop command is missing' -- compare --bin "$bin" --onehop /nowhere/onehop
 for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
     refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: ' -- compare $arguments
