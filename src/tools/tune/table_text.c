@@ -40,7 +40,9 @@ void oh_tuning_write(FILE *stream, const struct oh_tuning_key *key, const char *
             key->nranks, key->driver, key->nccl, source);
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
         const bool has_comments = comment && c == (int)commented;
-        fprintf(stream, c == ONEHOP_ALLREDUCE ? "" : " %s\n", oh_collective_name(c));
+        if (c != ONEHOP_ALLREDUCE) {
+            fprintf(stream, " %s\n", oh_collective_name(c));
+        }
         for (uint32_t i = 0; i < table->rows[c].count; i++) {
             write_row(stream, &table->rows[c].row[i]);
             fprintf(stream, "%s%s\n", has_comments ? "  # " : "", has_comments ? comment[i] : "");
