@@ -390,7 +390,7 @@ static void judge_part(struct verdict *verdict, int part, const unsigned char *g
 {
     const struct cf_type *type = verdict->data.type;
     const size_t size = type->size;
-    char later[CF_TEXT];
+    char later[CF_TEXT] = "";
     bool repeats = count > CF_PERIOD && memcmp(got, got + CF_PERIOD * size, (count - CF_PERIOD) * size) == 0;
     for (size_t e = 0; e < (repeats ? CF_PERIOD : count); e++) {
         const unsigned char *at = got + e * size;

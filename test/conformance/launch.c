@@ -99,7 +99,7 @@ static void report_soak(const struct run *run, uint64_t failures)
 {
     struct cf_soaked sum = run->board->worker[0].soaked; /* equal on all, but for the calls */
     struct resources most = {LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, LONG_MIN, ""};
-    const struct cf_soaked *grown = NULL; /* the one whose host memory grew most */
+    const struct cf_soaked *grown = &run->board->worker[0].soaked; /* the one whose host memory grew most */
     for (int w = 0; w < run->workers; w++) {
         const struct resources *from = &run->board->worker[w].soaked.from, *to = &run->board->worker[w].soaked.to;
         sum.calls += w > 0 ? run->board->worker[w].soaked.calls : 0;

@@ -461,7 +461,7 @@ static void run_rank(struct cf_worker *worker)
 static void open_gpus(struct node *node)
 {
     static _Alignas(4096) uint32_t page[1024]; /* the flag at its head */
-    CUcontext context[OH_MAX_RANKS];
+    CUcontext context[OH_MAX_RANKS] = {NULL};
     CUresult result = CUDA_SUCCESS;
     for (int g = 0; g < options.gpus && result == CUDA_SUCCESS; g++) {
         result = cu.DevicePrimaryCtxRetain(&context[g], g);

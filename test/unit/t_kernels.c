@@ -258,16 +258,17 @@ static void test_inputs(unsigned ranks, enum algorithm algorithm, ncclDataType_t
     unsigned seed = ranks;
     const bool moves = algorithm == ALLGATHER || algorithm == BROADCAST;
     for (int op = 0; op < (few || moves ? 1 : OH_OPS); op++) {
-        for (int any = 0; any <= (op == OH_OP_SUM && (!few || moves)); any++) {
+        for (int any = 0; any <= (op == OH_OP_SUM && (!few || moves) ? 1 : 0); any++) {
             for (int family = CF_WIDE; family <= (ranks == 3 ? CF_SENTINEL : CF_WIDE); family++) {
-                calls[count++] = (struct call){.algorithm = algorithm,
-                                               .type = type,
-                                               .op = (enum oh_kernel_op)op,
-                                               .family = (enum cf_family)family,
-                                               .any = any,
-                                               .items = 3,
-                                               .count = 301,
-                                               .blocks = 4};
+                calls[count] = (struct call){.algorithm = algorithm,
+                                             .type = type,
+                                             .op = (enum oh_kernel_op)op,
+                                             .family = (enum cf_family)family,
+                                             .any = any,
+                                             .items = 3,
+                                             .count = 301,
+                                             .blocks = 4};
+                count++;
             }
         }
     }

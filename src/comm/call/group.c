@@ -446,7 +446,8 @@ static ncclResult_t launch_queue(void)
     for (size_t i = 0, next; i < group.call_count; i = next) { /* one for each communicator */
         for (next = i + 1; next < group.call_count && group.calls[next].comm == group.calls[i].comm; next++) {
         }
-        submissions[count++] = (struct oh_submission){.calls = &group.calls[i], .count = next - i};
+        submissions[count] = (struct oh_submission){.calls = &group.calls[i], .count = next - i};
+        count++;
     }
     const ncclResult_t res = round_robin(submissions, count);
     for (size_t b = 0; b < count && res != ncclSuccess; b++) {
