@@ -9,6 +9,7 @@
 #include "plan/plan.h"
 
 #define WARP 32
+#define ANY_GBPS 300 /* moves the limits between shapes, no more */
 
 static void complete(struct oh_plan_rows *rows)
 {
@@ -53,6 +54,17 @@ static bool fit_all(struct oh_plan_rows *rows, uint32_t nranks, const struct oh_
         }
     }
     return true;
+}
+
+void oh_plan_table_fill(struct oh_plan_table *table)
+{
+    struct oh_plan_table model;
+    oh_plan_table_model(&model, table->nranks, ANY_GBPS);
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        if (oh_collective_reduces((enum onehop_collective)c) && oh_plan_rows_end(&table->rows[c]) == 0) {
+            table->rows[c] = model.rows[c];
+        }
+    }
 }
 
 void oh_plan_table_complete(struct oh_plan_table *table)

@@ -83,7 +83,7 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const uint32_t parts = algorithm == ONEHOP_TWOSHOT ? nranks : oh_collective_parts(collective, nranks);
     const uint64_t words = bytes / OH_WORD_BYTES / parts; /* the longest loop's */
     const uint32_t all = oh_plan_grid_threads(nranks);
-    const uint32_t most = nranks <= 4 && words > 2 * all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
+    const uint32_t most = nranks <= 4 && words > (uint64_t)2 * all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
     uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;

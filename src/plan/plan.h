@@ -3,8 +3,10 @@
  * plan.h - which algorithm serves a call, and in which shape; what its datatype and op mean to the kernels
  *
  * Does: Computes both from what is equal on all ranks: the agreed table, collective, count and datatype. Never from
- * pointers, alignment, stream or capture state: ranks that choose differently wait forever. The scalar of a PreMulSum
- * op, which alone may differ between ranks, never enters a decision. Threads: pure functions. Owns: nothing.
+ *    pointers, alignment, stream or capture state: ranks that choose differently wait forever. The scalar of a
+ *    PreMulSum op, which alone may differ between ranks, never enters a decision.
+ * Threads: pure functions.
+ * Owns: nothing.
  */
 #ifndef OH_PLAN_PLAN_H_
 #define OH_PLAN_PLAN_H_
@@ -165,10 +167,12 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
 
 /*
- * invariant.c: for a communicator that is invariant. The first has the collectives that reduce serve every size: rows
- * that are NCCL's go, and the last row has no end. The second, in place of oh_plan_table_fit, cuts their grids to any
- * room that is not 0. It returns false, and leaves the table unchanged, if the room is 0.
+ * invariant.c: for a communicator that is invariant. The first gives the collectives that reduce rows, where they have
+ * none. The second has them serve every size, where they have rows: those that are NCCL's go, and the last row has no
+ * end. The third, in place of oh_plan_table_fit, cuts their grids to any room that is not 0. It returns false, and
+ * leaves the table unchanged, if the room is 0.
  */
+void oh_plan_table_fill(struct oh_plan_table *table);
 void oh_plan_table_complete(struct oh_plan_table *table);
 bool oh_plan_table_fit_all(struct oh_plan_table *table, const struct oh_plan_room *room);
 

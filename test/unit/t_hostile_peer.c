@@ -44,7 +44,7 @@ static void fill_random(void *memory, size_t size)
     static void name_(struct stage *stage)                                                                             \
     {                                                                                                                  \
         struct oh_peer_info *slot = &stage->shared->peer_info[stage->rank];                                            \
-        struct oh_plan_rows *rows = &stage->shared->table.rows[ONEHOP_ALLREDUCE];                                      \
+        struct oh_plan_rows *rows = stage->shared->table.rows;                                                         \
         (void)slot, (void)rows;                                                                                        \
         change_;                                                                                                       \
     }
@@ -62,6 +62,7 @@ LIE(random_slot, fill_random(&slot->pid, sizeof *slot - offsetof(struct oh_peer_
 LIE(many_rows, rows->count = 1000000)
 LIE(high_cap, rows->row[rows->count - 1].max_bytes = UINT64_MAX)
 LIE(many_blocks, rows->row[0].blocks = OH_MAX_BLOCKS + 1)
+LIE(many_blocks_of_the_last, rows[ONEHOP_COLLECTIVE_COUNT - 1].row[0].blocks = OH_MAX_BLOCKS + 1)
 LIE(no_such_algorithm, rows->row[0].algorithm = 0x7fffffff)
 LIE(random_table, RANDOM(stage->shared->table))
 
@@ -83,6 +84,7 @@ static const struct {
     {"more rows than there are", many_rows, 0, "table is not valid"},
     {"messages larger than the memory", high_cap, 0, "table is not valid"},
     {"more blocks than there are", many_blocks, 0, "table is not valid"},
+    {"more blocks than there are, in a broadcast", many_blocks_of_the_last, 0, "table is not valid"},
     {"an algorithm that is none", no_such_algorithm, 0, "table is not valid"},
     {"a random table", random_table, 0, "table is not valid"},
 };

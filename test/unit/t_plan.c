@@ -71,10 +71,11 @@ static void test_room(void)
                 table = whole;
                 bool fits = oh_plan_table_fit(&table, &room);
                 right &= fits ? oh_plan_table_valid(&table, n) : memcmp(&table, &whole, sizeof table) == 0;
-                for (uint32_t i = 0; fits && i < table.rows[ONEHOP_ALLREDUCE].count; i++) {
-                    const struct oh_plan_row *row = &table.rows[ONEHOP_ALLREDUCE].row[i];
-                    right &= row->blocks <= sms * (threads / row->threads) &&
-                             4 * row->blocks >= whole.rows[ONEHOP_ALLREDUCE].row[i].blocks;
+                for (int k = 0; fits && k < ONEHOP_COLLECTIVE_COUNT * OH_PLAN_ROWS; k++) {
+                    const int c = k / OH_PLAN_ROWS, i = k % OH_PLAN_ROWS;
+                    const struct oh_plan_row *row = &table.rows[c].row[i];
+                    right &= (uint32_t)i >= table.rows[c].count || (row->blocks <= sms * (threads / row->threads) &&
+                                                                    4 * row->blocks >= whole.rows[c].row[i].blocks);
                 }
                 cut += fits && memcmp(&table, &whole, sizeof table) != 0;
                 refused += !fits;
@@ -83,6 +84,19 @@ static void test_room(void)
     }
     tap_ok(right && cut > 0 && refused > 0, "grids fit the room, or the table is refused (%d cut, %d refused)", cut,
            refused);
+}
+
+/* All rows are there, fit, and are no larger than before, but for whole warps. */
+static bool are_cut(const struct oh_plan_rows *rows, const struct oh_plan_rows *before, const struct oh_plan_room *room)
+{
+    bool right = rows->count == before->count;
+    for (uint32_t i = 0; right && i < rows->count; i++) {
+        const struct oh_plan_row *row = &rows->row[i], *was = &before->row[i];
+        right &= row->blocks <= room->max_blocks && row->blocks <= was->blocks && row->threads <= room->sm_threads &&
+                 row->blocks <= room->sms * (room->sm_threads / row->threads) &&
+                 row->blocks * row->threads <= was->blocks * was->threads + 32 * row->blocks;
+    }
+    return right;
 }
 
 /* Whatever room there is that is not 0: grids that fit, of whole warps, no larger than the table's. */
@@ -97,14 +111,11 @@ static void test_room_for_all(void)
                 default_table(n, UINT64_MAX, -1, &whole);
                 table = whole;
                 const bool fits = oh_plan_table_fit_all(&table, &room);
-                right &= fits == (threads > 0 && blocks > 0) && oh_plan_table_valid(&table, n) &&
-                         table.rows[ONEHOP_ALLREDUCE].count == whole.rows[ONEHOP_ALLREDUCE].count;
-                for (uint32_t i = 0; fits && i < table.rows[ONEHOP_ALLREDUCE].count; i++) {
-                    const struct oh_plan_row *row = &table.rows[ONEHOP_ALLREDUCE].row[i],
-                                             *before = &whole.rows[ONEHOP_ALLREDUCE].row[i];
-                    right &= row->blocks <= room.max_blocks && row->blocks <= before->blocks &&
-                             row->threads <= threads && row->blocks <= room.sms * (threads / row->threads) &&
-                             row->blocks * row->threads <= before->blocks * before->threads + 32 * row->blocks;
+                right &= fits == (threads > 0 && blocks > 0) && oh_plan_table_valid(&table, n);
+                for (int c = 0; fits && c < ONEHOP_COLLECTIVE_COUNT; c++) {
+                    right &= oh_collective_reduces((enum onehop_collective)c)
+                                 ? are_cut(&table.rows[c], &whole.rows[c], &room)
+                                 : table.rows[c].count <= whole.rows[c].count;
                 }
             }
         }
@@ -112,29 +123,43 @@ static void test_room_for_all(void)
     tap_ok(right, "invariant: every row fits every room that is not 0");
 }
 
-/* Every size of every table, also of one with gaps. */
+static bool serves_every_size(const struct oh_plan_table *table, enum onehop_collective collective)
+{
+    const uint64_t end = UINT64_MAX / (4 * oh_collective_parts(collective, table->nranks)); /* of what has bytes */
+    struct oh_plan plan;
+    bool right = true;
+    for (uint64_t count = 1; count < end / 2; count += 1 + count / 3) {
+        right &= oh_plan_choose(table, collective, count, ncclFloat32, &plan) && plan.blocks > 0;
+    }
+    return right;
+}
+
+/* Every size of every table, also of one with gaps, or without rows. */
 static void test_every_size(void)
 {
     bool right = true;
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
-        for (uint32_t gaps = 0; gaps < 16; gaps++) { /* rows that are NCCL's, by bit */
-            struct oh_plan_table table;
-            struct oh_plan plan;
-            default_table(n, UINT64_MAX, -1, &table);
-            for (uint32_t i = 0; i + 1 < table.rows[ONEHOP_ALLREDUCE].count && i < 4; i++) {
-                if (gaps & 1u << i) {
-                    const uint64_t max_bytes = table.rows[ONEHOP_ALLREDUCE].row[i].max_bytes;
-                    table.rows[ONEHOP_ALLREDUCE].row[i] =
-                        (struct oh_plan_row){.max_bytes = max_bytes, .algorithm = OH_PLAN_NCCL};
+        for (uint32_t gaps = 0; gaps <= 16; gaps++) { /* rows that are NCCL's, by bit; 16: all are missing */
+            for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+                struct oh_plan_table table;
+                default_table(n, UINT64_MAX, -1, &table);
+                struct oh_plan_rows *rows = &table.rows[c];
+                for (uint32_t i = 0; i + 1 < rows->count && i < 4; i++) {
+                    if (gaps & 1u << i) {
+                        rows->row[i] =
+                            (struct oh_plan_row){.max_bytes = rows->row[i].max_bytes, .algorithm = OH_PLAN_NCCL};
+                    }
                 }
-            }
-            oh_plan_table_complete(&table);
-            for (uint64_t count = 1; count < UINT64_MAX / 8; count += 1 + count / 3) {
-                right &= oh_plan_choose(&table, ONEHOP_ALLREDUCE, count, ncclFloat32, &plan) && plan.blocks > 0;
+                rows->count = gaps == 16 ? 0 : rows->count;
+                oh_plan_table_fill(&table);
+                right &= oh_plan_table_valid(&table, n);
+                oh_plan_table_complete(&table);
+                right &= serves_every_size(&table, (enum onehop_collective)c) ==
+                         oh_collective_reduces((enum onehop_collective)c);
             }
         }
     }
-    tap_ok(right, "invariant: every size is served");
+    tap_ok(right, "invariant: every size is reduced");
 }
 
 static void test_what_is_not_served(void)
@@ -218,12 +243,14 @@ static void test_max_blocks(uint32_t n)
         table = whole;
         right &= oh_plan_table_fit(&table, &room) && oh_plan_table_valid(&table, n) && oh_plan_table_end(&table) >= end;
         end = oh_plan_table_end(&table);
-        for (uint32_t i = 0; i < table.rows[ONEHOP_ALLREDUCE].count; i++) {
-            const struct oh_plan_row *row = &table.rows[ONEHOP_ALLREDUCE].row[i],
-                                     *was = &whole.rows[ONEHOP_ALLREDUCE].row[i];
-            right &= row->blocks <= most && row->blocks <= was->blocks && row->threads >= was->threads &&
-                     4 * row->blocks * row->threads >= was->blocks * was->threads;
-            right &= was->blocks > most || (row->blocks == was->blocks && row->threads == was->threads);
+        for (uint32_t k = 0; k < ONEHOP_COLLECTIVE_COUNT * OH_PLAN_ROWS; k++) {
+            const uint32_t c = k / OH_PLAN_ROWS, i = k % OH_PLAN_ROWS;
+            const struct oh_plan_row *row = &table.rows[c].row[i], *was = &whole.rows[c].row[i];
+            if (i < table.rows[c].count) {
+                right &= row->blocks <= most && row->blocks <= was->blocks && row->threads >= was->threads &&
+                         4 * row->blocks * row->threads >= was->blocks * was->threads;
+                right &= was->blocks > most || (row->blocks == was->blocks && row->threads == was->threads);
+            }
         }
     }
     tap_ok(right && end == oh_plan_table_end(&whole), "n=%u: no more blocks than the program allows", n);
@@ -232,17 +259,19 @@ static void test_max_blocks(uint32_t n)
     tap_ok(!oh_plan_table_fit(&table, &none) && memcmp(&table, &whole, sizeof whole) == 0, "n=%u: none at all", n);
 }
 
-static void test_foreign_tables(void)
+static void test_foreign_tables(enum onehop_collective collective)
 {
+    const char *name = oh_collective_name(collective);
     struct oh_plan_table good, bad;
-    struct oh_plan_rows *rows = &bad.rows[ONEHOP_ALLREDUCE];
+    struct oh_plan_rows *rows = &bad.rows[collective];
     default_table(4, UINT64_MAX, -1, &good);
-    tap_ok(!oh_plan_table_valid(&good, 3), "a table for another number of ranks");
+    tap_ok(oh_plan_table_valid(&good, 4) && !oh_plan_table_valid(&good, 3), "%s: a table for another number of ranks",
+           name);
 #define REJECTS(change_, text_)                                                                                        \
     do {                                                                                                               \
         bad = good;                                                                                                    \
         change_;                                                                                                       \
-        tap_ok(!oh_plan_table_valid(&bad, 4), text_);                                                                  \
+        tap_ok(!oh_plan_table_valid(&bad, 4), "%s: " text_, name);                                                     \
     } while (0)
     REJECTS(bad.fp8 = 2, "something other than yes or no for fp8");
     REJECTS(rows->count = OH_PLAN_ROWS + 1, "too many rows");
@@ -318,7 +347,9 @@ int main(void)
         test_slots(n);
         test_max_blocks(n);
     }
-    test_foreign_tables();
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        test_foreign_tables((enum onehop_collective)c);
+    }
     test_ops();
     test_names();
     return tap_done();

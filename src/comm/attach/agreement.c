@@ -95,9 +95,8 @@ static bool publish_table(struct oh_comm *comm)
     struct oh_plan_table table;
     load_table(comm, &table);
     if (comm->id.config.invariant) { /* no limit but the forced algorithm */
-        const bool is_empty = oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == 0;
-        max_bytes = is_empty ? OH_MESSAGE_BYTES : UINT64_MAX;
-        forced = forced < 0 && is_empty ? ONEHOP_TWOSHOT : forced;
+        oh_plan_table_fill(&table);
+        max_bytes = UINT64_MAX;
     }
     oh_plan_table_apply_limits(&table, max_bytes, forced);
     oh_plan_table_keep(&table, oh_agreement_collectives());
