@@ -82,6 +82,7 @@ struct oh_call {
     ncclRedOp_t redop;
     int root; /* or peer */
     CUstream stream;
+    bool is_bcast;   /* a broadcast by the name ncclBcast, which NCCL gets, too */
     bool has_config; /* ncclXConfig: the program configures the call, so NCCL executes it */
     const oh_nccl_call_config *config;
 

@@ -62,7 +62,8 @@ OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, 
                            .count = count,
                            .type = type,
                            .root = root,
-                           .stream = (CUstream)stream};
+                           .stream = (CUstream)stream,
+                           .is_bcast = true};
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 

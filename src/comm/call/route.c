@@ -37,6 +37,9 @@ static ncclResult_t forward(const struct oh_call *c)
     case OH_CALL_REDUCE:
         return OPTIONAL(Reduce, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root, c->handle, stream);
     case OH_CALL_BROADCAST:
+        if (c->is_bcast) {
+            return OPTIONAL(Bcast, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+        }
         return OPTIONAL(Broadcast, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
     case OH_CALL_REDUCE_SCATTER:
         return OPTIONAL(ReduceScatter, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, stream);
@@ -140,8 +143,7 @@ static bool is_past_cutover(struct oh_call *call)
 
 void oh_call_route(struct oh_call *call)
 {
-    const bool may_serve = is_past_cutover(call) && oh_kind_has_kernels(call->kind);
-    call->fallback = may_serve ? oh_call_decide(call) : OH_FALLBACK_COMM;
+    call->fallback = is_past_cutover(call) ? oh_call_decide(call) : OH_FALLBACK_COMM;
     call->route = call->fallback == OH_FALLBACK_NONE ? OH_ROUTE_ONEHOP : OH_ROUTE_NCCL;
 }
 

@@ -25,7 +25,7 @@ static bool check_arguments(struct oh_call *call)
 
 enum oh_fallback oh_call_decide(struct oh_call *call)
 {
-    if (call->has_config) {
+    if (call->has_config || !oh_kind_has_kernels(call->kind)) {
         return OH_FALLBACK_OP;
     }
     const struct oh_plan_table *table = &call->comm->serve.table;

@@ -4,7 +4,7 @@
  *
  * Does: submit.c: launches the calls of a submission. decide.c: whether the table serves a call, in which parts it is
  *    launched, and with which other calls. order.c: orders a submission before its first launch, and records it after
- * its last. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
+ *    its last. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
  * Threads: the one that uses the communicator, in the communicator's context; oh_order_fail any.
  * Owns: the entries of captures.
  */
@@ -65,9 +65,8 @@ void oh_ranges_start(void);
 /* --- decide.c ----------------------------------------------------------------------------------------------------- */
 
 /*
- * Decides by the agreed table whether onehop executes a call past the cutover, of a kind that has kernels:
- * OH_FALLBACK_NONE; then op and plan of the call are set. Else returns why NCCL does. Depends only on what is equal on
- * all ranks.
+ * Decides by the agreed table whether onehop executes a call past the cutover, of any kind: OH_FALLBACK_NONE; then op
+ * and plan of the call are set. Else returns why NCCL does. Depends only on what is equal on all ranks.
  */
 enum oh_fallback oh_call_decide(struct oh_call *call);
 
