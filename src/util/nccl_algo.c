@@ -15,8 +15,9 @@
 #include <strings.h>
 
 /*
- * In a bit set of algorithms. Inside a host NCCL has no CollNet and no NVLSTree, and never uses PAT for an allreduce
- * (tuning.cc:277 and :466): these names leave nothing.
+ * In a bit set of algorithms. Inside a host NCCL has no CollNet and no NVLSTree, and uses no PAT (tuning.cc:277 and
+ * :466): these names leave nothing. For a reduce-scatter it has no tree, either; but then every list without NVLS would
+ * leave one algorithm, as a machine without NVLS does.
  */
 enum {
     ALGO_NONE = 0,
@@ -65,17 +66,29 @@ static unsigned read_list(const char *list, size_t length)
     return is_inverse ? ALGO_ALL & ~named : named;
 }
 
-bool oh_nccl_algo_is_pinned(const char *value)
+/* The algorithms that the value leaves for a function. */
+static unsigned algorithms_left(const char *value, const char *function)
 {
     unsigned left = ALGO_ALL;
-    for (const char *entry = value ? value : ""; *entry;) {
+    for (const char *entry = value; *entry;) {
         const size_t length = strcspn(entry, ";"), prefix = strcspn(entry, ":;");
         const bool has_prefix = prefix < length;
         const char *const list = has_prefix ? entry + prefix + 1 : entry;
-        if (length > 0 && (!has_prefix || is_name(entry, prefix, "AllReduce"))) {
+        if (length > 0 && (!has_prefix || is_name(entry, prefix, function))) {
             left = read_list(list, (size_t)(entry + length - list));
         }
         entry += length + (entry[length] == ';');
     }
-    return (left & (left - 1)) == 0;
+    return left;
+}
+
+bool oh_nccl_algo_is_pinned(const char *value)
+{
+    static const char *const functions[] = {"AllReduce", "ReduceScatter"}; /* that reduce, and that onehop serves */
+    bool pinned = false;
+    for (int i = 0; value && i < 2; i++) {
+        const unsigned left = algorithms_left(value, functions[i]);
+        pinned |= (left & (left - 1)) == 0;
+    }
+    return pinned;
 }
