@@ -139,6 +139,13 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 ncclResult_t oh_comm_finalize(struct oh_comm *comm);
 ncclResult_t oh_comm_destroy(struct oh_comm *comm);
 
+/*
+ * NCCL has suspended the communicator, on all ranks: calls are NCCL's from now on. Forgets it, which frees its memory.
+ * With kernels that run or graphs that can be replayed it is kept until it is destroyed: its failures are still told.
+ * Returns what oh_comm_finalize does.
+ */
+ncclResult_t oh_comm_suspend(struct oh_comm *comm);
+
 /* Lets kernels that wait leave without a result, and passes later calls to NCCL. Any thread. */
 void oh_comm_abort(struct oh_comm *comm);
 

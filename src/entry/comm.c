@@ -243,8 +243,8 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 }
 
 /*
- * NCCL frees the communicator's memory until ncclCommResume; all ranks take part. From then on the communicator is
- * NCCL's alone, on all ranks, and its staging is freed. Before that NCCL may reject the call.
+ * NCCL frees the communicator's memory until ncclCommResume; all ranks take part. From then on its calls are NCCL's, on
+ * all ranks. Before that NCCL may reject the call.
  */
 OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
 {
@@ -261,7 +261,7 @@ OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
         return res;
     }
     OH_KEEP_ERRNO();
-    const ncclResult_t failure = oh_comm_destroy(ours);
+    const ncclResult_t failure = oh_comm_suspend(ours);
     oh_comms_reclaim();
     OH_INFO("comm %p: suspended: NCCL executes all later calls", (void *)comm);
     return first_failure(res, failure);

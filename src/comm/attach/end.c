@@ -16,21 +16,27 @@ void oh_comm_abort(struct oh_comm *comm)
 {
     atomic_store(&comm->health.aborted, true);
     oh_rank_state_publish(comm, OH_RANK_ABORTED);
-    oh_comm_suspend(comm);
+    oh_comm_leave(comm);
     OH_LOCK(&comm->attach.mutex);
-    /* Also if it was suspended before: its kernels may still wait. Before the cutover none was launched. */
+    /* Also if it had ended before: its kernels may still wait. Before the cutover none was launched. */
     if (oh_comm_has_agreed(comm) && comm->staging.control) {
         oh_kernels_abort(comm);
     }
 }
 
-void oh_comm_suspend(struct oh_comm *comm)
+void oh_comm_pass_calls(struct oh_comm *comm)
 {
     oh_attach_cancel(comm, "it was ended before its ranks had agreed");
-    oh_rank_state_publish(comm, OH_RANK_ENDED);
     OH_LOCK(&comm->attach.mutex);
     oh_comm_enter(comm, OH_COMM_ENDED);
     oh_comm_publish_facts(comm);
+}
+
+void oh_comm_leave(struct oh_comm *comm)
+{
+    oh_attach_cancel(comm, "it was ended before its ranks had agreed");
+    oh_rank_state_publish(comm, OH_RANK_ENDED);
+    oh_comm_pass_calls(comm);
 }
 
 /* Cancels the splits of the communicator that NCCL still creates, and its own creation. */
@@ -52,7 +58,7 @@ void oh_comm_retire(struct oh_comm *comm)
     oh_registry_remove(comm);
     oh_comm_print_stats(comm);
     oh_live_remove(&comm->live);
-    oh_comm_suspend(comm);
+    oh_comm_leave(comm);
     oh_comm_ops_forget(comm);
     cancel_creations(comm);
     if (oh_attach_leave(comm)) {

@@ -57,7 +57,7 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm)
         await_kernels(comm);
     }
     atomic_store(&comm->health.finalized, true);
-    oh_comm_suspend(comm);
+    oh_comm_leave(comm);
     return failure_of_kernels(comm);
 }
 
@@ -81,6 +81,20 @@ ncclResult_t oh_comm_destroy(struct oh_comm *comm)
     }
     oh_comm_forget(comm);
     return failure;
+}
+
+ncclResult_t oh_comm_suspend(struct oh_comm *comm)
+{
+    OH_KEEP_ERRNO();
+    if (ends_at_once(comm)) {
+        await_kernels(comm);
+    }
+    if (atomic_load(&comm->order.graphs) == 0 && oh_order_query(comm) == CUDA_SUCCESS) {
+        oh_comm_forget(comm);
+        return ncclSuccess;
+    }
+    oh_comm_pass_calls(comm);
+    return failure_of_kernels(comm);
 }
 
 /* NCCL has finalized its part: the program waits for onehop's as well. */
