@@ -25,8 +25,11 @@ for algorithm in oneshot twoshot; do
     ONEHOP_ALGO=$algorithm expect_served "ONEHOP_ALGO=$algorithm" $algorithm \
         -- run_app --nranks 4 --counts 1,17,4000001 --types f32 --offsets 1:3 --batch 1
 done
-printf 'onehop tuning 1\n' >"$scratch/empty" # a file that is refused, or empty: the shipped table, or a shape for any size
-ONEHOP_TUNING_FILE=$scratch/empty expect_served "no table of a file" -- run_work
+printf 'onehop-tuning 1\n' >"$scratch/old" # a file that is refused: the shipped table
+ONEHOP_TUNING_FILE=$scratch/old expect_served "no table of a file" -- run_work
+printf '%s\n' 'onehop-tuning 3' table 'gpu *' 'ranks 3' 'driver *' 'nccl *' 'source no rows' reducescatter end >"$scratch/empty"
+ONEHOP_TUNING_FILE=$scratch/empty expect_served "a table without rows for what reduces" \
+    -- run_work --collectives allreduce,reducescatter
 expect_served "one thread, groups" -- run_work --local 3 --group 4
 expect_served "threads, two communicators, streams" -- run_work --local 3 --threads --comms 2 --streams 3
 expect_served "in graphs" -- run_work --graph 2
@@ -56,7 +59,7 @@ expect_variant() {
 NCCL_P2P_DISABLE=1 expect_variant "NCCL_P2P_DISABLE=1" "NCCL_P2P_DISABLE=1" -- run_work
 NCCL_CTA_POLICY=2 expect_variant "zero-CTA policy" "zero-CTA policy" -- run_work
 SIMNODE_TOPOLOGY=pcie-only expect_variant "no NVLink" "not joined by NVLink" -- run_app --nranks 4 --counts 1,5000
-expect_stock "not on one rank" "ONEHOP_INVARIANT is [01] here and [01] on rank" -- run_work --rank-env 1:ONEHOP_INVARIANT=0
+expect_stock "not on one rank" "ONEHOP_INVARIANT is (1 here and 0 on rank 1|0 here and 1 on rank [02])" -- run_work --rank-env 1:ONEHOP_INVARIANT=0
 [ "$(count_of 'WARN comm .*: not invariant')" = 2 ]
 tap_point $? "not on one rank: the others warn" "$(diagnosis)"
 
@@ -64,6 +67,15 @@ tap_point $? "not on one rank: the others warn" "$(diagnosis)"
 ONEHOP_COLLECTIVES=allreduce,allgather expect_counts "NCCL serves other kinds" allreduce=9 allgather=3 fallback=6 0:WARN \
     '3:stats: .* invariant=yes' -- run_app --nranks 3 --counts 5000 --batch 6 \
     --collectives allreduce,broadcast,allgather,allreduce,reducescatter,allreduce
+# So it is where such calls come first: no allreduce is NCCL's.
+foreign_first=(--types f32 --batch 6 --collectives broadcast,broadcast,allreduce)
+for kind in "--nranks 3 --counts 5000" "--nranks 3 --counts 5000 --group 3" "--nranks 3 --counts 5000 --local 3" \
+    "--nranks 2 --counts 5000 --jitter 300000"; do
+    ONEHOP_COLLECTIVES=allreduce expect_counts "broadcasts of NCCL's first, $kind" fallback=$((4 * ${kind:9:1})) 0:WARN \
+        "${kind:9:1}:stats: .* invariant=yes" -- run_app $kind "${foreign_first[@]}"
+done
+expect_counts "broadcasts first that are too large to serve" allreduce=4 broadcast=0 fallback=8 0:WARN '2:stats: .* invariant=yes' \
+    -- run_app --nranks 2 --counts 20000001 "${foreign_first[@]}"
 
 # --- the command
 

@@ -160,7 +160,7 @@ bool oh_attach_count(struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
     struct oh_attach *attach = &comm->attach;
-    const bool is_counted = oh_call_is_counted(call) && oh_comm_is_created(comm);
+    const bool is_counted = oh_call_is_counted(call) && oh_comm_is_created(comm), is_wanted = oh_attach_wants(call);
     if (!is_counted && oh_comm_state(comm) < OH_COMM_ATTACHING) {
         return false;
     }
@@ -168,7 +168,7 @@ bool oh_attach_count(struct oh_call *call)
     const bool counts = !fall_back(comm) && is_counted && !oh_comm_is_settled(comm);
     const bool closed = counts && count_call(call);
     pthread_mutex_unlock(&attach->mutex);
-    attach->first_call &= !is_counted;
+    attach->first_call &= !is_wanted;
     if (closed) {
         oh_monitor_add(comm);
         log_served(comm);
@@ -197,7 +197,9 @@ void oh_attach_note_call(const struct oh_call *call)
     if (call->comm->id.config.invariant && oh_comm_is_created(call->comm)) {
         oh_attach_begin(call->comm, call->stream); /* then no work of NCCL's is without an event behind it */
     }
-    oh_attach_note_work(call->comm);
+    if (!oh_call_is_counted(call)) { /* of a counted call oh_attach_end_call notes it */
+        oh_attach_note_work(call->comm);
+    }
 }
 
 /* NCCL has accepted a call that was not counted, since NCCL had not created the communicator as far as was known. */

@@ -75,7 +75,7 @@ bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_c
 /* NCCL has got work of any kind on the communicator, which no event of onehop's is after. */
 void oh_attach_note_work(struct oh_comm *comm);
 
-/* The same of a call that NCCL is about to get. Begins the set-up of a communicator that is invariant. */
+/* NCCL is about to get the call. Begins the set-up of a communicator that is invariant. */
 void oh_attach_note_call(const struct oh_call *call);
 
 /*
@@ -158,8 +158,9 @@ void oh_comm_detach(struct oh_comm *comm);
 
 /* --- end.c -------------------------------------------------------------------------------------------------------- */
 
-/* Passes later calls to NCCL (the communicator is being finalized). */
-void oh_comm_suspend(struct oh_comm *comm);
+/* Passes later calls to NCCL. oh_comm_leave: the program ends the communicator, so that no peer waits for this rank. */
+void oh_comm_pass_calls(struct oh_comm *comm);
+void oh_comm_leave(struct oh_comm *comm);
 
 /* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */
 void oh_comm_retire(struct oh_comm *comm);

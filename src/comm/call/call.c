@@ -39,7 +39,7 @@ static void attach(const struct oh_call *call)
 static void begin_nccl(struct oh_call *call)
 {
     const bool has_work = oh_call_has_work(call);
-    if (has_work && !oh_call_is_counted(call)) {
+    if (has_work) {
         oh_attach_note_call(call);
     }
     call->is_ordered = has_work && oh_comm_is_ordered(call->comm);

@@ -8,8 +8,9 @@
  *    made: one thread may drive the ranks that are waited for, and NCCL gets its calls in the program's order. The
  *    order of the rest is the same on all ranks: NCCL's part, the new communicators, onehop's calls by communicator in
  *    the order of their keys. Communicators take turns of a few launches, so that a thread that drives many GPUs never
- * fills the launch queue of one GPU before its peers have got their kernels. Threads: one queue for each thread,
- * thread-local. Owns: the queue's arrays, until the group ends.
+ *    fills the launch queue of one GPU before its peers have got their kernels.
+ * Threads: one queue for each thread, thread-local.
+ * Owns: the queue's arrays, until the group ends.
  */
 #include "comm/call/internal.h"
 
@@ -247,7 +248,8 @@ struct call_config {
 static ncclResult_t keep_config(struct oh_call *call)
 {
     const struct call_config *given = (const void *)call->config;
-    if (!given || given->size < sizeof *given || given->size > OH_CALL_CONFIG_MAX) {
+    if (!given || given->magic != OH_NCCL_CONFIG_MAGIC || given->size < sizeof *given ||
+        given->size > OH_CALL_CONFIG_MAX) {
         return ncclSuccess; /* none, or NCCL rejects the call */
     }
     const size_t length = given->algorithms ? strlen(given->algorithms) + 1 : 0;
@@ -307,9 +309,7 @@ static ncclResult_t add_nccl(const struct oh_call *call)
     if (!oh_call_has_work(call)) {
         return ncclSuccess;
     }
-    if (!oh_call_is_counted(call)) {
-        oh_attach_note_call(call);
-    }
+    oh_attach_note_call(call);
     group.in_nccl = call->handle;
     if (oh_comm_is_ordered(call->comm)) {
         OH_TRY(add_stream(call, &use));
@@ -437,6 +437,9 @@ static ncclResult_t launch_queue(void)
 {
     size_t count = 0;
     keep_served();
+    if (group.call_count == 0) { /* their communicators have been aborted meanwhile */
+        return ncclSuccess;
+    }
     struct oh_submission *submissions = malloc(group.call_count * sizeof *submissions);
     if (!submissions) {
         OH_WARN("out of memory for the calls of a group");
