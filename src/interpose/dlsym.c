@@ -69,7 +69,7 @@ typedef int (*main_function)(int argc, char **argv, char **envp);
 int __libc_start_main(main_function main, int argc, char **argv, void (*init)(void), void (*fini)(void),
                       void (*end_loader)(void), void *stack_end);
 
-static main_function program_main;
+static main_function program_main; /* NULL: the start has not passed here */
 void (*oh_hooks_last_action)(void);
 
 static void act_last(int status, void *unused)
@@ -101,6 +101,11 @@ __attribute__((visibility("default"))) OH_EARLY int __libc_start_main(main_funct
     oh_next_on_exit(act_last); /* before libc lets the loader run destructors at exit: exit() goes backwards */
     atomic_store_explicit(&start, OH_START_PROGRAM, memory_order_relaxed);
     return next(begin_main, argc, argv, init, fini, end_loader, stack_end);
+}
+
+bool oh_hooks_start_passed(void)
+{
+    return program_main != NULL;
 }
 
 OH_EARLY bool oh_hooks_start_seen(void)

@@ -527,7 +527,11 @@ static void after_fork_in_child(void)
 
 void oh_hooks_begin(void)
 {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    static bool begun; /* one thread runs constructors, and then starts the program */
+    if (!begun) {
+        begun = true;
+        pthread_atfork(NULL, NULL, after_fork_in_child);
+    }
 }
 
 /* The object whose dlsym the program calls, if its look-ups pass onehop by; NULL: they do not. */
@@ -553,7 +557,7 @@ void oh_hooks_end(void)
     oh_next_iterate(visit_object, &find);
     const char *front = oh_real_count() > 0 ? find_dlsym_in_front() : NULL;
     if (front) {
-        OH_WARN(
+        OH_INFO(
             "no call of %s has come to onehop: dlsym of %s keeps look-ups from it; put libonehop.so in front of that "
             "in LD_PRELOAD",
             oh_real_at(0)->path, front);

@@ -162,7 +162,8 @@ void oh_real_find_tools(struct oh_real *real)
         in_front = is_tool(oh_dlsym_in("", name), &path) ? path : in_front;
         void *next = atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(RTLD_NEXT, name);
         if (is_tool(next, &path)) {
-            memcpy((char *)&real->seen + oh_functions[i].offset, &next, sizeof next);
+            /* Another thread may call through the table. */
+            __atomic_store_n((void **)(void *)((char *)&real->seen + oh_functions[i].offset), next, __ATOMIC_RELAXED);
             behind = path;
         }
     }

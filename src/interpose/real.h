@@ -110,10 +110,12 @@ void oh_hooks_update(enum oh_hooks_urgency urgency);
 /* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
 bool oh_hooks_preloaded(void);
 
-/* Prepares for forks: called once, before any other function of patch.c can be. */
+/* Prepares for forks, once: called before any other function of patch.c can be. */
 void oh_hooks_begin(void);
 
-/* At exit, if no communicator was seen: warns if NCCL is loaded, and another object's dlsym keeps look-ups from onehop.
+/*
+ * At exit, if no communicator was seen: logs if NCCL is loaded, and another object's dlsym keeps look-ups from onehop.
+ * At INFO, since the program may have had no communicator.
  */
 void oh_hooks_end(void);
 
@@ -159,8 +161,12 @@ void *oh_next_definition(const char *name);
 /* Returns whether the program refers to a function, and its definition is the first in the order of loading. */
 bool oh_program_calls(const char *name, const void *definition);
 
-/* Returns whether the start of the program passes onehop: it was loaded with the program. */
+/*
+ * Returns whether the start of the program passes onehop, as far as constructors can tell: it was loaded with the
+ * program. The second: whether it has passed, also by way of another object's __libc_start_main in front.
+ */
 bool oh_hooks_start_seen(void);
+bool oh_hooks_start_passed(void);
 
 /* Called at exit(), behind the destructors of all objects, where the start of the program passes onehop. Set once. */
 extern void (*oh_hooks_last_action)(void);

@@ -262,6 +262,22 @@ expect_counts() {
     judge $good "$name" "${asked[@]}"
 }
 
+# expect_served_both_ways NAME PRELOAD: two ranks of reach with PRELOAD, linked with NCCL and by dlsym, are served.
+expect_served_both_ways() {
+    run_ranks env LD_PRELOAD="$2" "$abs_top_builddir/test/e2e/reach_linked" -- linked
+    expect_counts "$1, linked" served=12 0:WARN
+    run_ranks env LD_PRELOAD="$2" "$abs_top_builddir/test/e2e/reach" -- late:libnccl.so.2
+    expect_counts "$1, late:libnccl.so.2" served=12 0:WARN
+}
+
+# build_or_skip NAME FLAG...: builds a small program or object; where that is not possible, skips NAME and fails.
+build_or_skip() {
+    $CC -w -O1 "${@:2}" -ldl >"$scratch/cc.log" 2>&1 || {
+        tap_skip "$1" "no compiler: $(tail -n 1 "$scratch/cc.log")"
+        return 1
+    }
+}
+
 # Passed when the last run ended well, whoever served it.
 expect_right() {
     run_first "$@"

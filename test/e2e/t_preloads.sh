@@ -55,18 +55,14 @@ plain() {
 
 # beside NAME OBJECT FIRST: programs work, and NCCL's are served, with OBJECT in front of onehop, and behind it unless FIRST.
 beside() {
-    local order orders=("$2 $plugin" "$plugin $2") program name way
+    local order orders=("$2 $plugin" "$plugin $2") name
     [ "$3" = any ] || orders=("$2 $plugin")
     plain "$2" >"$scratch/plain" 2>/dev/null
     for order in "${orders[@]}"; do
         name="$1, preloaded: $(printf '%s ' $order | sed 's:[^ ]*/::g')"
         plain "$order" >"$out" 2>/dev/null
         tap_empty "$(diff "$scratch/plain" "$out")" "$name: programs without NCCL"
-        for way in linked late:libnccl.so.2; do
-            [ $way = linked ] && program=$linked || program=$reach
-            run_ranks env LD_PRELOAD="$order" "$program" -- $way
-            expect_counts "$name: NCCL, $way" served=12 0:WARN
-        done
+        expect_served_both_ways "$name: NCCL" "$order"
     done
 }
 
@@ -132,10 +128,7 @@ int main(void) { look(); return 0; }
 END
 # leads_to_onehop NAME PRELOAD FLAG...: in a program built with the flags.
 leads_to_onehop() {
-    if ! $CC -w -O1 "${@:3}" -o "$scratch/early" "$scratch/early.c" -ldl >"$scratch/cc.log" 2>&1; then
-        tap_skip "$1" "no compiler: $(tail -n 1 "$scratch/cc.log")"
-        return
-    fi
+    build_or_skip "$1" "${@:3}" -o "$scratch/early" "$scratch/early.c" || return
     LD_PRELOAD=$2 ONEHOP_DEBUG=WARN timeout -k 5 $limit "$scratch/early" >"$out" 2>&1
     [ "$(cat "$out")" = "$plugin" ]
     tap_point $? "$1: dlsym leads to onehop" "$(cat "$out")"
@@ -143,9 +136,12 @@ leads_to_onehop() {
 leads_to_onehop "main" "$plugin"
 leads_to_onehop "a constructor of the program" "$plugin" -DIN_CONSTRUCTOR
 leads_to_onehop "a program with a start of its own" "$plugin" -DOWN_START -nostartfiles -Wl,-e,start
-if $CC -w -shared -fPIC -DOTHER_START -o "$scratch/start.so" "$scratch/early.c" -ldl 2>"$scratch/cc.log"; then
+if build_or_skip "another object's start" -shared -fPIC -DOTHER_START -o "$scratch/start.so" "$scratch/early.c"; then
     leads_to_onehop "another object's start in front" "$scratch/start.so $plugin"
     leads_to_onehop "another object's start behind" "$plugin $scratch/start.so"
+    run_with "$scratch/start.so $plugin" "$app" --timeout $limit --counts 5000 --nranks 2 --scenario exit --rounds 3
+    [ "$status" = 0 ] && [ "$(count_of 'stats: rank')" = 2 ]
+    tap_point $? "another object's start in front: one record a rank at exit" "$(diagnosis)"
 fi
 # Time passes between a file's creation and its lock: no other rank may take the file for one that is left.
 cat >"$scratch/slow.c" <<'END'
@@ -160,7 +156,7 @@ int flock(int file, int how)
     return next(file, how);
 }
 END
-if $CC -w -fPIC -shared -o "$scratch/slow.so" "$scratch/slow.c" -ldl >"$scratch/cc.log" 2>&1; then
+if build_or_skip "a slow lock" -shared -fPIC -o "$scratch/slow.so" "$scratch/slow.c"; then
     run_ranks env LD_PRELOAD="$plugin $scratch/slow.so" "$linked" -- linked
     expect_counts "a slow lock: no rank removes a file of the running job" served=12 0:removed 0:WARN
 fi
