@@ -98,6 +98,12 @@
     X(CommUserRank, (const ncclComm_t, int *))                                                                         \
     X(GetVersion, (int *))
 
+/*
+ * What the initializers of ncclConfig_t and ncclCollConfig_t write. NCCL rejects a configuration without it; its size
+ * means nothing then (2.28.9, src/init.cc; nccl.h of 2.31).
+ */
+#define OH_NCCL_CONFIG_MAGIC 0xcafebeef
+
 /* ncclCollConfig_t since NCCL 2.31, a struct that later versions make longer. */
 #if NCCL_VERSION_CODE >= 23100
 typedef ncclCollConfig_t oh_nccl_call_config;

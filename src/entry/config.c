@@ -16,8 +16,6 @@
 #include "util/nccl_conf.h"
 
 #define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
-/* What NCCL_CONFIG_INITIALIZER writes. NCCL rejects a configuration without it; its size means nothing. */
-#define MAGIC 0xcafebeef
 
 /* The public fields of ncclConfig_t, in the order of NCCL 2.27 and later; nccl.h may be older. */
 struct nccl_config {
@@ -39,7 +37,7 @@ struct nccl_config {
 static int field(const struct nccl_config *config, size_t offset)
 {
     int value = UNDEFINED;
-    if (config && config->magic == MAGIC && offset + sizeof value <= config->size) {
+    if (config && config->magic == OH_NCCL_CONFIG_MAGIC && offset + sizeof value <= config->size) {
         memcpy(&value, (const char *)config + offset, sizeof value);
     }
     return value;
@@ -89,7 +87,8 @@ static bool has_zero_cta(const struct nccl_config *config, bool inherited)
 static const char *comm_name(const struct nccl_config *config)
 {
     const char *name = NULL;
-    if (config && config->magic == MAGIC && offsetof(struct nccl_config, comm_name) + sizeof name <= config->size) {
+    if (config && config->magic == OH_NCCL_CONFIG_MAGIC &&
+        offsetof(struct nccl_config, comm_name) + sizeof name <= config->size) {
         name = config->comm_name;
     }
     return name;

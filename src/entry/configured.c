@@ -3,8 +3,9 @@
  * configured.c - the NCCL functions of calls that the program configures (NCCL 2.31 and later)
  *
  * Does: Describes each call, and makes it (comm/call.h). NCCL executes it, in order with onehop's calls: a
- * configuration may select an algorithm, or name an event that NCCL records. Threads: one at a time for a communicator,
- * by NCCL's own rules. Owns: nothing.
+ *    configuration may select an algorithm, or name an event that NCCL records.
+ * Threads: one at a time for a communicator, by NCCL's own rules.
+ * Owns: nothing.
  */
 #include "comm/call.h"
 #include "entry/entry.h"

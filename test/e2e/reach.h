@@ -6,6 +6,8 @@
 #define TEST_E2E_REACH_H_
 
 #include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* X(function without "nccl", parameters, arguments) */
 #define REACH_FUNCTIONS(X)                                                                                             \
@@ -41,14 +43,29 @@ struct reach_call_config {
     int limits[4];
     const char *algorithms;
 };
-#define REACH_CALL_CONFIG                                                                                              \
-    {                                                                                                                  \
-        .size = sizeof(struct reach_call_config), .magic = 0xcafebeef, .version = 23200                                \
-    }
-
 /* A function of NCCL that is newer than this header, and calls through it instead of ncclAllReduce. */
 typedef ncclResult_t (*reach_config)(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                      ncclComm_t comm, cudaStream_t stream, const void *config);
 extern const struct reach_api reach_newer;
+
+/*
+ * Makes a call whose configuration is the program's again when it returns, in an open group, too. REACH_BROKEN: it is
+ * one that NCCL rejects, and that must not be looked into.
+ */
+static inline ncclResult_t reach_configured(reach_config function, const void *send, void *recv, size_t count,
+                                            ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    char algorithms[] = "ring";
+    struct reach_call_config config = {
+        .size = sizeof config, .magic = 0xcafebeef, .version = 23200, .algorithms = algorithms};
+    if (getenv("REACH_BROKEN")) {
+        config.magic = 0;
+        config.algorithms = (const char *)1;
+    }
+    const ncclResult_t res = function(send, recv, count, type, op, comm, stream, &config);
+    memset(algorithms, 'x', sizeof algorithms - 1);
+    memset(&config, 0xff, sizeof config);
+    return res;
+}
 
 #endif

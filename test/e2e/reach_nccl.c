@@ -30,13 +30,7 @@ __attribute__((weak)) ncclResult_t ncclAllReduceConfig(const void *send, void *r
 static ncclResult_t all_reduce_config(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                       ncclComm_t comm, cudaStream_t stream)
 {
-    struct reach_call_config config = REACH_CALL_CONFIG;
-    char algorithms[] = "ring";
-    config.algorithms = algorithms;
-    const ncclResult_t res = ncclAllReduceConfig(send, recv, count, type, op, comm, stream, &config);
-    memset(algorithms, 'x', sizeof algorithms - 1); /* they are the program's again, in an open group, too */
-    memset(&config, 0xff, sizeof config);
-    return res;
+    return reach_configured(ncclAllReduceConfig, send, recv, count, type, op, comm, stream);
 }
 
 /* NCCL's documented name for tools; nccl.h declares some only. */

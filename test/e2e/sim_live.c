@@ -51,7 +51,8 @@ static void tell(void)
     if (onehopProcessInfo(&info, sizeof info) != 0 || onehopProcessInfo(NULL, 0) == 0 ||
         strcmp(onehopFallbackName(ONEHOP_FALLBACK_SIZE), "size") != 0 || onehopFallbackText(ONEHOP_FALLBACK_COUNT) ||
         strcmp(onehopCollectiveName(ONEHOP_BROADCAST), "broadcast") != 0 ||
-        onehopCollectiveName(ONEHOP_COLLECTIVE_COUNT)) {
+        onehopCollectiveName(ONEHOP_COLLECTIVE_COUNT) || !onehopStockFunction("ncclBcast") ||
+        onehopStockFunction("ncclCommCount") || onehopStockFunction(NULL)) {
         printf("failed\n");
         return;
     }

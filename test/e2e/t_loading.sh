@@ -137,6 +137,10 @@ for newer in newer:"$object" newerdlsym:libnccl.so.2; do
     done
 done
 
+# A group keeps calls of a communicator that is undecided, and looks into no configuration that NCCL rejects.
+REACH_BROKEN=1 by preload "$reach" -- newerdlsym:libnccl.so.2
+expect_counts "preload: a configuration that NCCL rejects, in a group" served=0 0:WARN
+
 # A communicator that has been suspended is NCCL's from then on.
 for way in preload plugin; do
     REACH_SUSPEND=1 by $way "$reach" -- late:libnccl.so.2
