@@ -93,9 +93,9 @@ static CUresult copy_frontier(CUstream stream, CUgraphNode **copy_p, size_t *cou
 {
     const CUgraphNode *nodes;
     OH_TRY(get_frontier(stream, &nodes, count_p));
-    *copy_p = malloc((*count_p + 1) * sizeof *nodes); /* there may be none */
+    *copy_p = malloc((*count_p + 1) * sizeof(CUgraphNode)); /* there may be none */
     if (*copy_p && *count_p > 0) {
-        memcpy(*copy_p, nodes, *count_p * sizeof *nodes);
+        memcpy(*copy_p, nodes, *count_p * sizeof(CUgraphNode));
     }
     return *copy_p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -126,7 +126,7 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
         FOREIGN("report_timestamps", 'S', NONE),
         FOREIGN("device_implementation", 'D', NONE),
         FOREIGN("device_cta_count", 'V', NONE),
-        FOREIGN("memory", 'M', NONE),
+        FOREIGN("report_memory", 'M', NONE),
         FOREIGN("unalign", 'u', NONE),
         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);

@@ -32,10 +32,12 @@ int oh_perf_column(const struct oh_perf_run *run, const char *name)
 
 double oh_perf_busbw(const struct oh_perf_run *run, const struct oh_perf_row *row, double us)
 {
-    static const double hops[ONEHOP_COLLECTIVE_COUNT] = {
-        [ONEHOP_ALLREDUCE] = 2, [ONEHOP_ALLGATHER] = 1, [ONEHOP_REDUCESCATTER] = 1};
     const double share = (double)(run->ranks - 1) / run->ranks;
-    return (double)row->bytes / us / 1000.0 * (run->collective == ONEHOP_BROADCAST ? 1 : hops[run->collective] * share);
+    const double factor[ONEHOP_COLLECTIVE_COUNT] = {[ONEHOP_ALLREDUCE] = 2 * share,
+                                                    [ONEHOP_ALLGATHER] = share,
+                                                    [ONEHOP_REDUCESCATTER] = share,
+                                                    [ONEHOP_BROADCAST] = 1};
+    return (double)row->bytes / us / 1000.0 * factor[run->collective];
 }
 
 static uint64_t row_wrong(const struct oh_perf_run *run, const struct oh_perf_row *row)

@@ -110,7 +110,7 @@ static void tick(void *user)
 
 static void run_table(struct oh_tune *tune, int candidate, int fd)
 {
-    const size_t bytes = sizeof(struct oh_perf_shared) + MAX_TASKS * sizeof(struct oh_perf_row);
+    const size_t bytes = sizeof(struct oh_perf_shared) + (size_t)MAX_TASKS * sizeof(struct oh_perf_row);
     struct trials trials = {.tune = tune, .candidate = candidate, .shared = oh_workers_map(bytes)};
     trials.shared->options = &tune->options->perf;
     list_tasks(&trials);
