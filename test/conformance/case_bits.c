@@ -69,12 +69,12 @@ void cf_case_bits_repeat(struct cf_worker *worker)
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         struct cf_batch *batch = cf_batch_new(worker, &worker->world);
         for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
-            for (int way = 0; way < 4; way++) {
+            for (int way = 0; way < 8; way++) {
                 struct cf_spec spec = wide(types[t], counts[c]);
-                spec.kind = (c + t) % 2 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE;
-                spec.send_shift = way == 2 ? (unsigned)cf_types[types[t]].size : 0;
-                spec.recv_shift = way == 2 ? 12 : 0;
-                spec.in_place = way == 3;
+                spec.kind = way / 4 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE;
+                spec.send_shift = way % 4 == 2 ? (unsigned)cf_types[types[t]].size : 0;
+                spec.recv_shift = way % 4 == 2 ? 12 : 0;
+                spec.in_place = way % 4 == 3;
                 cf_batch_add(batch, &spec);
             }
         }

@@ -12,14 +12,14 @@
 
 declare -A pattern=(
     [eager]="--nranks 3"
-    [streams]="--nranks 2 --streams 2 --collectives allgather,broadcast"
-    [graph]="--nranks 2 --graph 1 --collectives broadcast,reducescatter"
+    [streams]="--nranks 2 --streams 2 --collectives allreduce,broadcast"
+    [graph]="--nranks 2 --graph 1 --collectives allreduce,reducescatter"
     [mixed]="--nranks 2 --graph 2"
     [group]="--nranks 2 --streams 2 --group 2 --collectives allreduce,allgather"
     [parts]="--nranks 2 --counts 330000"
-    [two]="--nranks 2 --streams 2 --comms 2 --collectives reducescatter,broadcast"
+    [two]="--nranks 2 --streams 2 --comms 2 --collectives allreduce,broadcast"
     [nccl]="--nranks 3 --counts 1000,330000"
-    [threads]="--nranks 2 --local 2 --threads --collectives broadcast,allgather"
+    [threads]="--nranks 2 --local 2 --threads --collectives allgather,allreduce"
 )
 export SIMNODE_CALLER=libonehop.so SIMNODE_FROM=cuProfilerStart
 

@@ -158,7 +158,7 @@ for seed in 1 2 3 4 5 6 7 8 9; do
         counts+=,$((bytes / 4)),$((bytes / 4 + 1))
     done
     kind=$(cut -d , -f $((2 + seed % 3)) <<<$kinds)
-    ONEHOP_TUNING_FILE=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16 --batch 70 --seed 7 \
+    ONEHOP_TUNING_FILE=$scratch/random.tuning run_app --nranks $n --counts "$counts" --types f32,bf16,i32,f16 --batch 70 --seed 7 \
         --collectives allreduce,"$kind"
     [ "$status" = 0 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -gt 0 ]
     tap_point $? "$n ranks, random table $seed: each bit as in rank order" "$(diagnosis; cat "$scratch/random.tuning")"
