@@ -30,7 +30,8 @@
     X(STALL_SECONDS, "ONEHOP_STALL_SECONDS", "60", "0 to 86400")                                                       \
     X(TIMEOUT_SECONDS, "ONEHOP_TIMEOUT_SECONDS", "0", "0 to 86400")                                                    \
     X(TRAP_AFTER, "ONEHOP_TRAP_AFTER", "0", "0 to 86400")                                                              \
-    X(COMMS, "ONEHOP_COMMS", "all", "conditions size=, name= or host=, each with a list, separated by semicolons")     \
+    X(COMMS, "ONEHOP_COMMS", "every communicator",                                                                     \
+      "conditions size=, name= or host=, each with a list, separated by semicolons")                                   \
     X(INVARIANT, "ONEHOP_INVARIANT", "0", "0 or 1")                                                                    \
     X(PINNED, "ONEHOP_PINNED", "forward", "forward or serve")                                                          \
     X(CHECK_CALLS, "ONEHOP_CHECK_CALLS", "0", "0 or 1")                                                                \
