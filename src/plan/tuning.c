@@ -129,13 +129,20 @@ static bool add_row(struct reader *reader, const char *line)
     return true;
 }
 
+/* A pattern is names with '|' between; one that ends in '*' stands for any rest. */
 static bool matches(const char *pattern, const char *text)
 {
-    size_t length = strlen(pattern);
-    if (length > 0 && pattern[length - 1] == '*') {
-        return strncmp(pattern, text, length - 1) == 0;
+    for (size_t length;; pattern += length + 1) {
+        length = strcspn(pattern, "|");
+        const bool is_open = length > 0 && pattern[length - 1] == '*';
+        if (is_open ? strncmp(pattern, text, length - 1) == 0
+                    : strlen(text) == length && strncmp(pattern, text, length) == 0) {
+            return true;
+        }
+        if (!pattern[length]) {
+            return false;
+        }
     }
-    return strcmp(pattern, text) == 0;
 }
 
 /* GB/s of the NVLinks of a GPU in one direction; of one that is not in the list, as of A100. */
@@ -373,6 +380,12 @@ static bool load_file(const char *path, bool asked, const struct oh_tuning_key *
         snprintf(why_p, WHY, "line %u: %s", fault.line, fault.what);
     }
     return result == OH_TUNING_FOUND;
+}
+
+bool oh_store_load_file(const char *path, const struct oh_tuning_key *key, struct oh_plan_table *table_p)
+{
+    char from[OH_STORE_PATH], why[WHY];
+    return load_file(path, true, key, table_p, from, why);
 }
 
 void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH])

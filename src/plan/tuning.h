@@ -68,6 +68,9 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
  */
 void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH]);
 
+/* Loads the table for the key from a file. False: it has none. */
+bool oh_store_load_file(const char *path, const struct oh_tuning_key *key, struct oh_plan_table *table_p);
+
 /*
  * Gets the file of the user's cache for the key, in $XDG_CACHE_HOME/onehop or ~/.cache/onehop. Returns false if the
  * environment names no such folder.

@@ -104,6 +104,8 @@ static void test_foreign(void)
         {HEAD "table\n gpu NVIDIA H200 NVL\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "a longer name"},
         {HEAD "table\n gpu SIMULATED NVIDIA H200\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n",
          "simulated GPUs"},
+        {HEAD "table\n gpu NVIDIA H20|NVIDIA H200 *|NVIDIA A*\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n",
+         "several other GPUs"},
         {HEAD "table\n gpu *\n ranks 2\n driver *\n nccl *\n source x\n" ROW "end\n", "another number of ranks"},
         {HEAD "table\n gpu *\n ranks 4\n driver 570.*\n nccl *\n source x\n" ROW "end\n", "another driver"},
         {HEAD "table\n gpu *\n ranks 4\n driver *\n nccl 2.28.3\n source x\n" ROW "end\n", "another NCCL"},
@@ -115,6 +117,10 @@ static void test_foreign(void)
                    fault.line > 0,
                "foreign: %s", foreign[i].what);
     }
+    const char *names =
+        HEAD "table\n gpu NVIDIA H100*|NVIDIA H200|x\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n";
+    tap_ok(parse(names, &table, &fault) == OH_TUNING_FOUND, "one of several names");
+    table.nranks = 77;
     const char *several = HEAD "table\n gpu A*\n ranks 4\n driver *\n nccl *\n source x\nend\n"
                                "table\n gpu NVIDIA*\n ranks 4\n driver 580.*\n nccl *\n source x\n" ROW "end\n" KEY
                                "1K oneshot 1 64\nend\n";
@@ -257,8 +263,8 @@ static void test_shipped(void)
         const char *gpu;
         const char *measured; /* ranks */
     } gpus[] = {
-        {"NVIDIA H200", "24"},    {"SIMULATED NVIDIA H200", "24"}, {"NVIDIA H100 80GB HBM3", "2"},
-        {"NVIDIA B200", ""},      {"NVIDIA A100-SXM4-80GB", ""},   {"NVIDIA A100-SXM4-40GB", ""},
+        {"NVIDIA H200", "234"},   {"SIMULATED NVIDIA H200", "234"}, {"NVIDIA H100 80GB HBM3", "234"},
+        {"NVIDIA B200", ""},      {"NVIDIA A100-SXM4-80GB", ""},    {"NVIDIA A100-SXM4-40GB", ""},
         {"some GPU to come", ""},
     };
     struct oh_tuning_fault fault;
@@ -289,14 +295,14 @@ static void test_modelled(void)
         unsigned oneshot_kib, twoshot_kib;
         uint32_t rows, last_blocks, last_threads;
     } tables[] = {
-        {"NVIDIA H200", 3, "450", 256, 4096, 12, 128, 256},
         {"NVIDIA H200", 8, "450", 64, 4096, 12, 64, 256},
-        {"NVIDIA H100 80GB HBM3", 4, "450", 128, 4096, 12, 64, 512},
+        {"NVIDIA H100 80GB HBM3", 8, "450", 64, 4096, 12, 64, 256},
         {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 11, 64, 256},
         {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 12, 128, 256},
         {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 12, 64, 256},
         {"NVIDIA B200", 2, "900", 2048, 16384, 12, 128, 256},
         {"NVIDIA B200", 3, "900", 512, 4096, 12, 128, 256},
+        {"NVIDIA B200", 4, "900", 256, 4096, 12, 64, 512},
         {"some GPU to come", 7, "300", 32, 4096, 11, 64, 256},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
