@@ -85,6 +85,10 @@ for n in 2 3; do
     SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
     expect_served "$n ranks, integers"
 done
+sed -i '/^ *[0-9]/d; s/^ allgather$/  4K twoshot 2 64\n allgather/' "$file"
+SIMNODE_TOPOLOGY=h200x3 tune -n 3 --collective broadcast -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
+[ "$status" = 0 ] && grep -qE '^ +4K +twoshot +2 +64$' "$file" && grep -q 'eager .* us, stock' "$file"
+tap_point $? "--output, --collective broadcast: the file's rows of the others stay" "$(diagnosis; cat "$file")"
 tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
     [ ! -s "$err" ]

@@ -28,7 +28,7 @@ static const char help[] = "usage: onehop tune [OPTIONS]\n"
                            "  -b, --minbytes N     smallest size (1K); K, M and G are powers of 1024\n"
                            "  -e, --maxbytes N     largest size (16M); from one size to the next it doubles\n"
                            "      --collective NAME  allreduce (the default), allgather, reducescatter or\n"
-                           "                       broadcast; the table keeps what it has of the others\n"
+                           "                       broadcast; the others stay as in FILE, or as used now\n"
                            "  -d, --datatype LIST  types (float,int32); all of them count for the table\n"
                            "      --graph, --eager this mode only (both, which both count for the table)\n"
                            "      --iters N        calls in a measured block (20)\n"
@@ -172,7 +172,7 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
 {
     const struct oh_perf_options *perf = &options->perf;
     struct oh_outfile file;
-    char path[OH_STORE_PATH], before[OH_STORE_PATH];
+    char path[OH_STORE_PATH], from[OH_STORE_PATH];
     settle(options, tune);
     open_output(options, &tune->key, path, &file);
     if (!options->output) {
@@ -180,7 +180,9 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
     }
     oh_tune_list(tune);
     oh_tune_measure(tune);
-    oh_store_load(&tune->key, &tune->before, before);
+    if (!options->output || !oh_store_load_file(options->output, &tune->key, &tune->before)) {
+        oh_store_load(&tune->key, &tune->before, from);
+    }
     if (!options->output) {
         open_output(options, &tune->key, path, &file);
     }

@@ -47,7 +47,7 @@ struct oh_tune {
     enum onehop_collective collective;
     struct oh_tuning_key key;
     struct oh_plan_table shipped;
-    struct oh_plan_table before; /* what is used now: the other collectives stay as they are */
+    struct oh_plan_table before; /* the file's, or what is used now: the other collectives stay as they are */
     int points;
     struct oh_tune_point point[OH_TUNE_POINTS];
     int candidates, measured; /* of the size that has most; of these, those that were begun */
