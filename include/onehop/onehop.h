@@ -57,7 +57,8 @@ enum onehop_fallback {
     ONEHOP_FALLBACK_OP = 1,   /**< onehop does not serve the operation */
     ONEHOP_FALLBACK_TYPE = 2, /**< onehop does not serve the datatype */
     ONEHOP_FALLBACK_SIZE = 3, /**< onehop does not serve the size */
-    ONEHOP_FALLBACK_COUNT = 4
+    ONEHOP_FALLBACK_KIND = 4, /**< onehop serves no size of the collective: ONEHOP_COLLECTIVES, or the tuning table */
+    ONEHOP_FALLBACK_COUNT = 5
 };
 
 /** Lengths of the arrays below. Elements from the last algorithm or reason on are 0. */

@@ -24,7 +24,7 @@ expect_counts "a group that is part onehop, part NCCL" served="$(report_of nccl_
 ONEHOP_MAX_BYTES=4K run_app --nranks 4 --counts 1000,2000 --batch 8 --streams 2 --comms 2 --iterations 3
 expect_counts "onehop and NCCL in turn on two streams" served="$(report_of nccl_allreduce)" served=1+
 ONEHOP_COLLECTIVES=reducescatter,broadcast expect_counts "a group of which onehop serves two kinds" \
-    reducescatter=16 broadcast=16 served=32 nccl_allreduce=16 nccl_allgather=16 \
+    reducescatter=16 broadcast=16 served=32 kind=32 nccl_allreduce=16 nccl_allgather=16 \
     -- run_app --nranks 4 --counts 1000 --types f32,bf16 --batch 8 --group 8 --iterations 2 --collectives $kinds
 
 # A launch into a full queue blocks: one thread must not fill the queue of one GPU before the others have their part.

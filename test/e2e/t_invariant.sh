@@ -64,7 +64,7 @@ expect_stock "not on one rank" "ONEHOP_INVARIANT is (1 here and 0 on rank 1|0 he
 tap_point $? "not on one rank: the others warn" "$(diagnosis)"
 
 # Calls of other kinds are no sums, or sums that nobody has promised anything of.
-ONEHOP_COLLECTIVES=allreduce,allgather expect_counts "NCCL serves other kinds" allreduce=9 allgather=3 fallback=6 0:WARN \
+ONEHOP_COLLECTIVES=allreduce,allgather expect_counts "NCCL serves other kinds" allreduce=9 allgather=3 fallback=6 kind=6 0:WARN \
     '3:stats: .* invariant=yes' -- run_app --nranks 3 --counts 5000 --batch 6 \
     --collectives allreduce,broadcast,allgather,allreduce,reducescatter,allreduce
 # So it is where such calls come first: no allreduce is NCCL's.

@@ -82,7 +82,7 @@ assert top["schema"] == 1 and top["pid"] == int(sys.argv[2]) and top["command"] 
 comm, = top["communicators"]
 assert (comm["rank"], comm["nranks"], comm["state"], comm["served"], comm["bytes"]) == (1, 2, "served", 7, 28000), comm
 assert comm["served_by_collective"] == {"allreduce": 7, "allgather": 0, "reducescatter": 0, "broadcast": 0}, comm
-assert sum(comm["served_by_algorithm"].values()) == 7 and comm["fallback"] == 0 and set(comm["fallback_reasons"]) == {"comm", "op", "type", "size"}
+assert sum(comm["served_by_algorithm"].values()) == 7 and comm["fallback"] == 0 and set(comm["fallback_reasons"]) == {"comm", "op", "type", "size", "kind"}
 assert comm["staging_bytes"] > 1 << 20 and comm["attach_us"] > 0 and comm["reason"] == "", comm
 PY
     tap_point $? "the other rank as JSON, on one line" "$(cat "$out" "$scratch/json")"

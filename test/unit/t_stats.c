@@ -38,7 +38,9 @@ static void test_reasons(void)
     expect_reason(&comm, (ncclDataType_t)77, ncclSum, OH_FALLBACK_TYPE, "a type that there is not");
     expect_reason(&comm, (ncclDataType_t)10, ncclSum, OH_FALLBACK_TYPE, "fp8 where it is off");
     expect_reason(&comm, ncclFloat64, (ncclRedOp_t)77, OH_FALLBACK_OP, "eight bytes an element");
-    tap_ok(atomic_load(&comm.live.counters.fallback_bytes) == 8000, "bytes that fall back");
+    comm.serve.table.rows[ONEHOP_ALLREDUCE].count = 0;
+    expect_reason(&comm, ncclFloat32, ncclSum, OH_FALLBACK_KIND, "a collective without rows");
+    tap_ok(atomic_load(&comm.live.counters.fallback_bytes) == 4000, "bytes that fall back");
 }
 
 /* Lines as the plugin writes them, cut lines, and others. */

@@ -30,6 +30,9 @@ enum oh_fallback oh_call_decide(struct oh_call *call)
     }
     const struct oh_plan_table *table = &call->comm->serve.table;
     const enum onehop_collective collective = collective_of(call);
+    if (table->rows[collective].count == 0) {
+        return OH_FALLBACK_KIND;
+    }
     const bool is_valid = check_arguments(call);
     if (is_valid && oh_plan_choose(table, collective, call->count, call->type, &call->plan)) {
         return OH_FALLBACK_NONE;

@@ -25,7 +25,8 @@
     X(COMM, "comm", "the communicator is not served")                                                                  \
     X(OP, "op", "an operation that is not served")                                                                     \
     X(TYPE, "type", "a type that is not served")                                                                       \
-    X(SIZE, "size", "a size that is not served")
+    X(SIZE, "size", "a size that is not served")                                                                       \
+    X(KIND, "kind", "a collective that is not served")
 
 enum oh_fallback {
 #define OH_FALLBACK_ENUM(identifier_, key_, words_) OH_FALLBACK_##identifier_,
