@@ -17,8 +17,8 @@ deviations of what rounding does to them (decode.py says how large that is), by 
 the mean square); a token may differ where the gap between stock's two best is less than SIGMAS deviations of a
 difference of two logits. All but stock feed each step with stock's tokens, so no difference makes others.
 
-Runs with onehop must be served, and must count all allreduces that a program itself has counted; those with it switched
-off must be served nothing.
+Runs with onehop must be served, calls of each of KINDS that a program itself has counted, and all of these must be in
+onehop's statistics; those with it switched off must be served nothing.
 """
 import argparse
 import glob
@@ -29,7 +29,8 @@ import sys
 
 LOSS_BOUND = 0.01
 SIGMAS, RMS = 6, 2
-STATS = re.compile(r"stats:.*\bserved=(\d+).*fallback=(\d+)")
+KINDS = "allreduce", "allgather", "reducescatter", "broadcast"  # that onehop may serve
+STATS = re.compile(r"stats:.*\bserved=\d+.*fallback=(\d+).*collectives \(([^)]*)\)")
 OTHERS = (("programs-in-c", "Programs in C"), ("bindings", "Bindings of NCCL in Python"))
 
 
@@ -40,7 +41,7 @@ def read_runs(folder):
         program, way, _ = os.path.basename(path).rsplit(".", 3)[:3]
         with open(path, encoding="utf-8") as file:
             results = json.load(file)
-        results["served"], results["fallback"] = read_calls(path[:-len("json")] + "log")
+        results["served"], results["kinds"], results["fallback"] = read_calls(path[:-len("json")] + "log")
         runs.setdefault(program, {}).setdefault(way, []).append(results)
     return runs
 
@@ -54,9 +55,11 @@ def read_text(path):
 
 
 def read_calls(path):
-    """Served calls and fallbacks, of all ranks; none without statistics."""
-    found = STATS.findall(read_text(path))
-    return sum(int(s) for s, _ in found), sum(int(h) for _, h in found)
+    """Served calls, these by kind, and fallbacks, of all ranks; none without statistics."""
+    found, kinds = STATS.findall(read_text(path)), dict.fromkeys(KINDS, 0)
+    for kind, number in (part.split("=") for _, parts in found for part in parts.split()):
+        kinds[kind] += int(number)
+    return sum(kinds.values()), kinds, sum(int(fallbacks) for fallbacks, _ in found)
 
 
 def best(results, row, figure):
@@ -132,17 +135,24 @@ def names_of(results):
     return [name for name in results["values"] if not name.startswith("gaps ")]
 
 
+def listed(numbers):
+    return ", ".join(f"{kind} {number}" for kind, number in numbers.items() if number)
+
+
 def faults_of_calls(way, results):
     """What is wrong with who served a run."""
-    served, asked = results["served"], results.get("collectives", {}).get("allreduce", 0)
+    served, counted = results["served"], results.get("collectives", {})
+    asked = {kind: counted[kind] for kind in KINDS if counted.get(kind)}
     if way == "stock":
         return
     if way == "off" and (served or results["fallback"]):
         yield "calls are counted, although onehop is switched off"
     if way != "off" and not served:
         yield "no call was served"
-    if way != "off" and served + results["fallback"] < asked:
-        yield f"{asked} allreduces were asked for, more than the {served} served and {results['fallback']} fallbacks"
+    elif way != "off":
+        yield from (f"no {kind} was served" for kind in asked if not results["kinds"][kind])
+    if way != "off" and served + results["fallback"] < sum(asked.values()):
+        yield f"{listed(asked)} were asked for, more than the {served} served and {results['fallback']} fallbacks"
 
 
 def compare(runs, not_run):
@@ -173,12 +183,12 @@ def compare(runs, not_run):
 
 
 def calls(runs):
-    """Rows of (program, way, served, fallbacks, collectives that the program itself counted), of each way's first run."""
+    """Rows of (program, way, served, fallbacks, calls that the program itself counted), of each way's first run."""
     for program, ways in runs.items():
         for way, results in ways.items():
             if way != "stock":
-                counted = ", ".join(f"{kind} {number}" for kind, number in results[0].get("collectives", {}).items())
-                yield program, way, results[0]["served"], results[0]["fallback"], counted
+                counted = results[0].get("collectives", {})
+                yield program, way, listed(results[0]["kinds"]) or 0, results[0]["fallback"], listed(counted)
 
 
 def shown(value):

@@ -9,8 +9,8 @@ trap 'rm -rf "$scratch"' EXIT
 export PYTHONDONTWRITEBYTECODE=1
 command -v python3 >/dev/null || { echo '1..0 # SKIP no python3'; exit 0; }
 
-# run NAME RANKS WAY LOSSES TOKENS MS [LOGITS]: a made-up result of a program "demo", and what onehop counted: 15 calls of
-# the 15 that it asked for.
+# run NAME RANKS WAY LOSSES TOKENS MS [LOGITS]: a made-up result of a program "demo", and what onehop counted: 19 calls of
+# the 19 that it asked for.
 run() {
     mkdir -p "$scratch/$1"
     printf '{"program": "demo", "ranks": %d, "device": "none", "torch": "0", "nccl": "0", "seed": 1, "logit_bound": 0.05,
@@ -21,7 +21,7 @@ run() {
         "$2" "$6" "$4" "$5" "${7-9.5,9.25}" >"$scratch/$1/demo.$3.json"
     counted=
     case $3 in
-        onehop* | segments* | pool*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=3 (size=3) bytes=9' ;;
+        onehop* | segments* | pool*) counted='onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=7 (size=7) collectives (allreduce=9 allgather=3 reducescatter=0 broadcast=0) bytes=9' ;;
     esac
     echo "$counted" >"$scratch/$1/demo.$3.log"
 }
@@ -48,7 +48,7 @@ printf 'date: 2026-01-02\nmachine: 2 x GPU\ndriver: 5\nNVLS: off\ncommit: abc\nc
     >"$scratch/equal/about.txt"
 printf '| program | stock |\n|---|---|\n| in C | right |\n' >"$scratch/equal/programs-in-c.md"
 report equal 0 '^\| demo row \| step_ms \| 4 \| 2 \| 2\.00x \|' "runs that agree; the best of two is compared"
-grep -q '^| demo | onehop | 12 | 3 | allreduce 15, allgather 4 |$' "$scratch/out"
+grep -q '^| demo | onehop | allreduce 9, allgather 3 | 7 | allreduce 15, allgather 4 |$' "$scratch/out"
 tap_point $? "calls are counted" "$(cat "$scratch/out")"
 grep -q '^2026-01-02. 2 x GPU, driver 5. NVLS off. Commit abc. ' "$scratch/out" &&
     grep -q '^    scripts/apps demo$' "$scratch/out" && grep -q '^| in C | right |' "$scratch/out"
@@ -64,7 +64,7 @@ compare logits-near 4 1.0,2.0 7,8 9.5,9.30 0 ' 0 faults' "four ranks: a logit th
 compare logits-far 4 1.0,2.0 7,8 9.5,9.6 1 'logits demo: logit 1: 9.25 and 9.6' "a logit that differs more"
 compare logits-rms 4 1.0,2.0 7,8 9.7,9.4 1 'logits demo: 0.177 apart on the average' "logits that differ more on the average"
 compare slow 4 1.0,2.5 7,8 9.5,9.25 1 'loss demo: step 1: 2.0 and 2.5' "four ranks: a loss that differs much"
-for name in some missing off on lost unserved sparse pool; do
+for name in some missing off on lost unserved kind sparse pool; do
     run $name 2 stock.1 1.0,2.0 7,8 4.0
     [ $name = missing ] || run $name 2 onehop.1 1.0,2.0 7,8 2.0
 done
@@ -90,10 +90,12 @@ report off 0 '^\| demo row \| step_ms \| 4 \| 2 \| 2\.00x \| 4 \|$' "onehop swit
 run on 2 off.1 1.0,2.0 7,8 4.0
 cp "$scratch/on/demo.onehop.1.log" "$scratch/on/demo.off.1.log"
 report on 1 'off: calls are counted, although' "switched off, but served"
-sed -i 's/served=12/served=11/' "$scratch/lost/demo.onehop.1.log"
-report lost 1 'onehop: 15 allreduces were asked for, more than the 11 served and 3 fallbacks' "a call that is not counted"
+sed -i 's/allreduce=9/allreduce=8/' "$scratch/lost/demo.onehop.1.log"
+report lost 1 'onehop: allreduce 15, allgather 4 were asked for, more than the 11 served and 7 fallbacks' "a call that is not counted"
 : >"$scratch/unserved/demo.onehop.1.log"
 report unserved 1 'onehop: no call was served' "a run with onehop that is not served"
+sed -i 's/allgather=3/allgather=0/; s/fallback=7/fallback=10/' "$scratch/kind/demo.onehop.1.log"
+report kind 1 'onehop: no allgather was served' "a kind of call that the program made and that is not served"
 sed -i 's/"sha256": "0"/"sha256": "1"/' "$scratch/sparse/demo.onehop.1.json"
 report sparse 1 'sparse demo: not the same bits' "other bits of a sparse scheme"
 report empty 2 'has no program' "nothing to compare"
@@ -110,11 +112,11 @@ sleep "${TAKES-0}"
 while [ "$1" != --out ]; do shift; done
 cp "$DEMO" "$2"
 case $2 in
-*.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=3 (size=3) bytes=9' ;;
+*.onehop.* | *.segments.* | *.pool.*) echo 'onehop: stats: rank 0 nranks 2 served=12 (oneshot=12) fallback=7 (size=7) collectives (allreduce=9 allgather=3 reducescatter=0 broadcast=0) bytes=9' ;;
 esac
 END
 printf '#!/bin/bash\nsleep "${TAKES_C-0}"\necho right\ncase $ONEHOP_STATS$ONEHOP_DISABLE in\n1) echo "onehop: stats: rank 0 nranks 2 %s" >&2 ;;\nesac\n' \
-    'served=1 (oneshot=1) fallback=0 (size=0) bytes=9' >"$scratch/built/test/apps/allreduce_all"
+    'served=1 (oneshot=1) fallback=0 (size=0) collectives (allreduce=1) bytes=9' >"$scratch/built/test/apps/allreduce_all"
 chmod +x "$bin/python" "$scratch"/built/test/apps/*
 export DEMO=$scratch/equal/demo.stock.1.json PYTHON=$bin/python NCCL_LIB=$scratch/nccl
 unset LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN CUDA_VISIBLE_DEVICES
