@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tensor-parallel decoding: a Llama-shaped stack with random weights, two allreduces a layer.
+"""Tensor-parallel decoding: a Llama-shaped stack with random weights, two sums over the ranks a layer.
 
     torchrun --nproc-per-node 4 test/apps/decode.py [--ways LIST] [--out FILE] [--tokens FILE]
 
@@ -7,17 +7,18 @@ Query, key, value, gate and up projections are split by columns, the two that fo
 do it; bfloat16, but the logits, which are computed and kept in float. Each decoding step of a batch size is one CUDA
 graph. Ways: torch (torch.distributed), ctypes (a binding of NCCL by ctypes, as vLLM's and SGLang's pynccl), pool (torch,
 with the buffers of the allreduces in a torch.cuda.MemPool), compile (torch.compile with mode "reduce-overhead", the
-first batch size only: compiling takes long).
+first batch size only: compiling takes long), sequence (sequence parallelism: between the projections each rank has a part
+of the batch; an all-gather and a reduce-scatter in place of each allreduce, for batches that have a part for each rank).
 
 Results are the tokens of a greedy decoding, the logit of each, and the gap between it and the second best. With
 --tokens, the results of another run, every step is fed with that run's tokens, and the logits are those of its tokens:
 so one different word does not make all that follow different, and every number can be compared with that run's.
 
-How far logits may move when the allreduces add in another order: a sum that is rounded to bfloat16 is off by up to 2^-9
+How far logits may move when the ranks' parts are added in another order: a sum that is rounded to bfloat16 is off by up to 2^-9
 of itself; 2 * layers sums of n parts are rounded n times each, and independent errors add up by squares. The logits have
 the standard deviation LOGITS, so theirs is about LOGITS * 2^-9 * sqrt(2 * layers * n): "logit_bound" in the results.
 
-token_us: one step. comm_us: the allreduces of one step alone, in a graph too. tokens_s: batch / step.
+token_us: one step. comm_us: the collectives of one step alone, in a graph too. tokens_s: batch / step.
 """
 import contextlib
 import ctypes
@@ -41,7 +42,20 @@ class Shape:
             (4096, 32, 16, 11008, 32000, 256, 32, torch.bfloat16))
 
 
-class TorchReducer:
+class Reducer:
+    """A call sums the ranks' tensors. split() and gather(): to this rank's rows, which sums are too, and back to all."""
+
+    def split(self, tensor):
+        return tensor
+
+    def gather(self, tensor):
+        return tensor
+
+    def close(self):
+        pass
+
+
+class TorchReducer(Reducer):
     """Allreduce by torch.distributed."""
 
     def __init__(self, job):
@@ -51,8 +65,28 @@ class TorchReducer:
         dist.all_reduce(tensor)
         return tensor
 
-    def close(self):
-        pass
+
+class SequenceReducer(Reducer):
+    """Reduce-scatter and all-gather by torch.distributed."""
+
+    def __init__(self, job):
+        self.job = job
+        self(torch.zeros(8 * job.world, 8, device=job.device))
+
+    def split(self, tensor):
+        return tensor.chunk(self.job.world)[self.job.rank]
+
+    def gather(self, tensor):
+        whole = tensor.new_empty(self.job.world * tensor.shape[0], *tensor.shape[1:])
+        self.job.count("allgather")
+        dist.all_gather_into_tensor(whole, tensor)
+        return whole
+
+    def __call__(self, tensor):
+        part = torch.empty_like(self.split(tensor))
+        self.job.count("reducescatter")
+        dist.reduce_scatter_tensor(part, tensor)
+        return part
 
 
 class PoolReducer(TorchReducer):
@@ -83,7 +117,7 @@ class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_byte * 128)]
 
 
-class CtypesReducer:
+class CtypesReducer(Reducer):
     """Allreduce by NCCL's C functions, which are looked up by name in the library that torch has loaded."""
 
     TYPES = {torch.float32: 7, torch.bfloat16: 9}
@@ -173,13 +207,14 @@ class Model:
 
     def forward(self, tokens, position, reduce):
         """tokens: [batch]; position: one number, [1]. Returns the logits, [batch, words]."""
-        x = self.table[tokens]
+        x = reduce.split(self.table[tokens])
         width = (self.shape.width,)
         for number, layer in enumerate(self.layers):
-            x = x + reduce(self.attend(layer, number, functional.rms_norm(x, width), position))
-            y = functional.rms_norm(x, width)
+            y = reduce.gather(functional.rms_norm(x, width))
+            x = x + reduce(self.attend(layer, number, y, position))
+            y = reduce.gather(functional.rms_norm(x, width))
             x = x + reduce((functional.silu(y @ layer.gate.t()) * (y @ layer.up.t())) @ layer.down.t())
-        return functional.rms_norm(x, width).float() @ self.head.t()
+        return functional.rms_norm(reduce.gather(x), width).float() @ self.head.t()
 
 
 class Step:
@@ -280,12 +315,12 @@ def step_ms(job, step):
 
 
 def communication_ms(job, shape, reduce, batch):
-    """The allreduces of one step, alone and back to back."""
+    """The collectives of one step, alone and back to back."""
     buffer = torch.zeros(batch, shape.width, device=job.device, dtype=shape.dtype)
 
     def run():
         for _ in range(2 * shape.layers):
-            reduce(buffer)
+            reduce.gather(reduce(buffer))
 
     if not job.cuda:
         return step_ms(job, run)
@@ -319,7 +354,7 @@ def measure(job, shape, layers, tables, way, reduce, batch):
 
 def main():
     options = parser(__doc__)
-    options.add_argument("--ways", default="torch,ctypes,pool,compile")
+    options.add_argument("--ways", default="torch,ctypes,pool,compile,sequence")
     options.add_argument("--tokens", metavar="FILE", help="results of another run, whose tokens every step is fed")
     job = Job(options.parse_args())
     shape = Shape(small=not job.cuda)
@@ -328,13 +363,15 @@ def main():
     tables = [torch.randn(shape.words, shape.width, generator=generator, device=job.device) for _ in range(2)]
     tables = tables[0].to(shape.dtype), tables[1] * (LOGITS * shape.width ** -0.5)  # words in, words out
     job.bound = LOGITS * 2 ** -9 * (2 * shape.layers * job.world) ** 0.5
-    reducers = {"torch": TorchReducer, "ctypes": CtypesReducer, "pool": PoolReducer, "compile": TorchReducer}
+    reducers = {"torch": TorchReducer, "ctypes": CtypesReducer, "pool": PoolReducer, "compile": TorchReducer,
+                "sequence": SequenceReducer}
+    batches = {"compile": BATCHES[:1], "sequence": [batch for batch in BATCHES if batch % job.world == 0]}
     with torch.no_grad():
         for way in job.options.ways.split(","):
             if way == "ctypes" and not job.cuda:
                 continue  # it needs NCCL
             reduce = reducers[way](job)
-            for batch in BATCHES[:1] if way == "compile" else BATCHES:
+            for batch in batches.get(way, BATCHES):
                 measure(job, shape, layers, tables, way, reduce, batch)
                 job.clean()
             reduce.close()
