@@ -5,12 +5,14 @@
 
 parameter: one allreduce for each parameter after the backward pass; flat: one for all gradients in one buffer; hooks:
 one for each parameter from a hook, on a stream beside the backward pass; ddp: torch's DistributedDataParallel; fsdp:
-fully_shard, whose collectives are others. All start from the same weights and see the same batches; the losses of every
-step are the result. All operations are deterministic, so that equal sums make equal bits.
+fully_shard, whose collectives are all-gathers and reduce-scatters; zero: ZeRO by hand, with torch's coalesced forms of
+these, in place (left out, and said so, where the ranks do not divide the parameters). All start from the same weights
+and see the same batches; the losses of every step are the result. All operations are deterministic, so that equal sums
+make equal bits.
 
 step_ms: a whole step. tail_ms: in the step, from when the last gradient is there until the last one is reduced: what the
 step waits for. (fsdp does not tell.) comm_ms: the collectives of one step alone, back to back, after training: allreduces
-of the same sizes (ddp: of its buckets), for fsdp a reduce-scatter and two allgathers for each block, one for the rest.
+of the same sizes (ddp: of its buckets), for fsdp a reduce-scatter and two all-gathers for each block, one for the rest.
 """
 import torch
 import torch.distributed as dist
@@ -85,7 +87,19 @@ def loss_of(model, tokens):
     return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
-class ByParameter:
+class Reducer:
+    """What a way does after the backward pass, after the optimizer's step, and as its calls alone."""
+
+    tail = None
+
+    def after_backward(self):
+        pass
+
+    def after_step(self):
+        pass
+
+
+class ByParameter(Reducer):
     """One allreduce for each gradient, after the backward pass."""
 
     def __init__(self, job, model):
@@ -104,7 +118,7 @@ class ByParameter:
         return lambda: [dist.all_reduce(buffer) for buffer in buffers]
 
 
-class Flat:
+class Flat(Reducer):
     """One allreduce for all gradients, which live in one buffer."""
 
     def __init__(self, job, model):
@@ -148,7 +162,7 @@ class Hooks(ByParameter):
             p.grad /= self.job.world
 
 
-class Ddp:
+class Ddp(Reducer):
     """The model reduces by itself. It calls for each bucket of gradients, as its default does, and so tells when."""
 
     def __init__(self, job, model):
@@ -169,25 +183,19 @@ class Ddp:
         self.tail.stop()
         return future.value()[0]
 
-    def after_backward(self):
-        pass
-
     def calls_alone(self):
         buffers = [torch.zeros(size, device=self.job.device) for size in self.sizes.values()]
         return lambda: [dist.all_reduce(buffer) for buffer in buffers]
 
 
-class Fsdp:
+class Fsdp(Reducer):
     """The model gathers weights and scatters gradients by itself."""
 
     def __init__(self, job, model):
-        self.job, self.tail = job, None
+        self.job = job
         whole = sum(p.numel() for p in model.parameters())
         blocks = [sum(p.numel() for p in block.parameters()) for block in model.blocks]
         self.sizes = [-(-size // job.world) for size in (whole - sum(blocks), *blocks)]
-
-    def after_backward(self):
-        pass
 
     def calls_alone(self):
         parts = [torch.zeros(size, device=self.job.device) for size in self.sizes]
@@ -200,6 +208,37 @@ class Fsdp:
                     dist.all_gather_into_tensor(whole, part)  # for the backward pass
                 dist.reduce_scatter_tensor(part, whole)
         return run
+
+
+class Zero(ByParameter):
+    """Each rank has the sum of its part of each gradient, and gives its part of each new weight to all."""
+
+    def coalesce(self, kind, collective, tensors):
+        """One coalesced call: collective(part, whole) for all tensors, of which a part is this rank's."""
+        self.job.count(kind, len(tensors))
+        with dist._coalescing_manager():
+            for whole in (tensor.view(-1) for tensor in tensors):
+                collective(whole.chunk(self.job.world)[self.job.rank], whole)
+
+    def scatter(self, tensors):
+        self.coalesce("reducescatter", dist.reduce_scatter_tensor, tensors)
+
+    def gather(self, tensors):
+        self.coalesce("allgather", lambda part, whole: dist.all_gather_into_tensor(whole, part), tensors)
+
+    def after_backward(self):
+        self.tail.start()
+        self.scatter([p.grad for p in self.parameters])
+        self.tail.stop()
+        for p in self.parameters:
+            p.grad /= self.job.world
+
+    def after_step(self):
+        self.gather([p.data for p in self.parameters])
+
+    def calls_alone(self):
+        buffers = [torch.zeros_like(p) for p in self.parameters]
+        return lambda: (self.scatter(buffers), self.gather(buffers))
 
 
 def wrap_ddp(job, model):
@@ -216,7 +255,7 @@ def wrap_fsdp(job, model):
 
 
 WAYS = {"parameter": (None, ByParameter), "flat": (None, Flat), "hooks": (None, Hooks), "ddp": (wrap_ddp, Ddp),
-        "fsdp": (wrap_fsdp, Fsdp)}
+        "fsdp": (wrap_fsdp, Fsdp), "zero": (None, Zero)}
 
 
 def communication_ms(job, reducer, repeats=20):
@@ -245,6 +284,7 @@ def train(job, shape, way):
         loss.backward()
         reducer.after_backward()
         optimizer.step()
+        reducer.after_step()
         clock.stop()
         losses.append(loss.detach())
     losses = torch.stack(losses).double()
@@ -267,8 +307,11 @@ def main():
     torch.utils.deterministic.fill_uninitialized_memory = False  # it would add kernels to every step
     shape = Shape(small=not job.cuda)
     for way in WAYS:
-        train(job, shape, way)
-        job.clean()
+        if way != "zero" or shape.width % job.world == 0:
+            train(job, shape, way)
+            job.clean()
+        elif job.rank == 0:
+            print(f"train zero: not run: a width of {shape.width} has no equal parts for {job.world} ranks")
     job.finish("train")
 
 
