@@ -52,15 +52,16 @@ class Group:
         return tensor
 
     def gather(self, tensor):
-        """Every rank's tensor; they may differ in length."""
+        """Every rank's tensor. If they differ in length, torch makes a group of broadcasts; with gloo they are padded."""
         lengths = torch.zeros(self.world, dtype=torch.int64, device=tensor.device)
         lengths[self.rank] = tensor.numel()
         lengths = self.sum(lengths).tolist()
-        padded = torch.zeros(max(max(lengths), 1), dtype=tensor.dtype, device=tensor.device)
-        padded[:tensor.numel()] = tensor
-        every = [torch.empty_like(padded) for _ in range(self.world)]
-        self.job.count("allgather")
-        dist.all_gather(every, padded, group=self.group)
+        uneven = self.job.cuda and len(set(lengths)) > 1
+        every = [tensor.new_empty(size) for size in (lengths if uneven else [max(*lengths, 1)] * self.world)]
+        mine = torch.zeros_like(every[self.rank])
+        mine[:tensor.numel()] = tensor
+        self.job.count("broadcast" if uneven else "allgather", self.world if uneven else 1)
+        dist.all_gather(every, mine, group=self.group)
         return [part[:length] for part, length in zip(every, lengths)]
 
     def broadcast(self, tensor):
