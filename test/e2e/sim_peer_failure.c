@@ -8,6 +8,7 @@
  */
 #include "test/e2e/sim_peer_failure.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,6 +289,18 @@ static void await_trap(struct app *app)
     _exit(0);
 }
 
+/* ncclCommSuspend and ncclCommResume of NCCL 2.29.7: new calls are NCCL's from then on, and graphs are replayed. */
+static void suspend(struct app *app)
+{
+    ncclResult_t (*go)(ncclComm_t, int) = (ncclResult_t(*)(ncclComm_t, int))dlsym(RTLD_DEFAULT, "ncclCommSuspend");
+    ncclResult_t (*resume)(ncclComm_t) = (ncclResult_t(*)(ncclComm_t))dlsym(RTLD_DEFAULT, "ncclCommResume");
+    for (int m = 0; cf_use(app->worker, m); m++) {
+        const ncclComm_t comm = app->set[0].comm[m];
+        cf_check(app->worker, go && resume && go(comm, 1) == ncclSuccess && resume(comm) == ncclSuccess,
+                 "no suspension");
+    }
+}
+
 void app_guard_kill(struct app *app)
 {
     struct cf_graph graph, *replayed = NULL;
@@ -295,11 +308,14 @@ void app_guard_kill(struct app *app)
         failure_start(app, NULL);
     } else {
         app_run(app->call);
-        if (failure_is_scenario("kill-replay")) {
+        if (failure_is_scenario("kill-replay") || failure_is_scenario("kill-suspended")) {
             replayed = &graph;
             app_capture(app->call, replayed);
             failure_start(app, replayed);
             app_check(app->call);
+        }
+        if (failure_is_scenario("kill-suspended")) {
+            suspend(app);
         }
         if (failure_is_scenario("kill-large")) {
             use_large(app);

@@ -114,7 +114,8 @@ static const struct scenario {
     {"exec ", app_end_exec, false, false},
     {"fork ", app_end_fork, false, false},
     {"fork-busy ", app_end_fork_busy, false, false},
-    {"kill kill-setup kill-call kill-replay kill-idle kill-poll kill-large kill-fault kill-destroy kill-finalize "
+    {"kill kill-setup kill-call kill-replay kill-suspended kill-idle kill-poll kill-large kill-fault kill-destroy "
+     "kill-finalize "
      "kill-trap ",
      app_guard_kill, false, false},
     {"kill-revoke revoke-call revoke-replay revoke-idle ", app_guard_revoke, true, true},

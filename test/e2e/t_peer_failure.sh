@@ -49,6 +49,7 @@ expect_told "killed in a call: the others get an error, wait on, abort, and make
     -- scenario kill-call 1
 use reducescatter
 expect_told "killed in a graph's replay: likewise" 2 "$departed" -- scenario kill-replay 1
+expect_told "the same after ncclCommSuspend" 2 "$departed" -- scenario kill-suspended 1
 for end in destroy finalize; do
     use $([ $end = destroy ] && echo broadcast 1 || echo allreduce)
     expect_told "killed in a call, the others $end the communicator: an error, kernels leave" 2 "$departed" \
