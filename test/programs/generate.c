@@ -524,6 +524,15 @@ static void draw_settings(struct generator *g)
     if (chance(g, 30)) {
         put_setting(program, "ONEHOP_CHECK_CALLS=1");
     }
+    if (chance(g, 15)) {
+        put_setting(program, "ONEHOP_INVARIANT=1");
+    }
+    if (chance(g, 15)) {
+        static const char *const kinds[] = {"allreduce", "broadcast,allgather", "reducescatter"};
+        char text[48];
+        snprintf(text, sizeof text, "ONEHOP_COLLECTIVES=%s", kinds[pick(g, 3)]);
+        put_setting(program, text);
+    }
     if (chance(g, 30)) {
         put_setting(program, "SIMNODE_NCCL_BACKGROUND=1");
         put_setting(program, "SIMNODE_NCCL_DELAY_US=500");

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
 #include "util/bgthread.h"
 #include "util/clock.h"
@@ -249,13 +250,10 @@ static bool is_small(const struct oh_call *call)
 
 bool oh_attach_wants(const struct oh_call *call)
 {
-    struct oh_comm *comm = call->comm;
-    struct oh_op op;
+    const struct oh_comm *comm = call->comm;
     return oh_kind_has_kernels(call->kind) && !oh_comm_is_settled(comm) && oh_comm_is_created(comm) &&
-           !call->has_config && oh_type_size(call->type) > 0 &&
-           (!oh_collective_reduces((enum onehop_collective)call->kind) ||
-            oh_comm_op_find(comm, call->redop, call->type, &op)) &&
-           is_small(call) && (oh_agreement_collectives() >> call->kind & 1);
+           !call->has_config && oh_call_is_valid(call) && is_small(call) &&
+           (oh_agreement_collectives() >> call->kind & 1);
 }
 
 void oh_attach_begin(struct oh_comm *comm, CUstream stream)

@@ -13,12 +13,6 @@
 
 /* --- route.c ------------------------------------------------------------------------------------------------------ */
 
-/*
- * Returns whether no NCCL rejects the arguments (ArgsCheck, src/misc/argcheck.cc of 2.28.9). A call that NCCL would
- * reject is not kept, and fails no communicator, so that the program gets the error from the call itself.
- */
-bool oh_call_is_valid(const struct oh_call *call);
-
 /* Decides who executes the call, and counts it up to the cutover: sets route, fallback, number, op and plan. */
 void oh_call_route(struct oh_call *call);
 

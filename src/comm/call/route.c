@@ -99,29 +99,6 @@ ncclResult_t oh_call_forward(const struct oh_call *call)
     return res;
 }
 
-/* By enum oh_call_kind. */
-static const struct {
-    bool reduces, has_root; /* or a peer */
-} kinds[] = {
-    [OH_CALL_ALLREDUCE] = {true, false},   [OH_CALL_REDUCE] = {true, true},
-    [OH_CALL_BROADCAST] = {false, true},   [OH_CALL_REDUCE_SCATTER] = {true, false},
-    [OH_CALL_ALL_GATHER] = {false, false}, [OH_CALL_SEND] = {false, true},
-    [OH_CALL_RECV] = {false, true},        [OH_CALL_ALL_TO_ALL] = {false, false},
-    [OH_CALL_GATHER] = {false, true},      [OH_CALL_SCATTER] = {false, true},
-};
-
-bool oh_call_is_valid(const struct oh_call *call)
-{
-    const struct oh_comm *comm = call->comm;
-    struct oh_op op;
-    if (call->kind == OH_CALL_OP_DESTROY) {
-        return oh_comm_op_is_known(comm, call->redop);
-    }
-    return oh_type_size(call->type) > 0 &&
-           (!kinds[call->kind].reduces || oh_comm_op_find(comm, call->redop, call->type, &op)) &&
-           (!kinds[call->kind].has_root || (call->root >= 0 && (uint32_t)call->root < comm->id.nranks));
-}
-
 /* --- who executes a call ------------------------------------------------------------------------------------------ */
 
 /* True: all earlier calls of the communicator are past the cutover. */

@@ -8,19 +8,39 @@
  */
 #include "comm/launch/launch.h"
 
+/* By enum oh_call_kind. */
+static const struct {
+    bool reduces, has_root; /* or a peer */
+} kinds[] = {
+    [OH_CALL_ALLREDUCE] = {true, false},   [OH_CALL_REDUCE] = {true, true},
+    [OH_CALL_BROADCAST] = {false, true},   [OH_CALL_REDUCE_SCATTER] = {true, false},
+    [OH_CALL_ALL_GATHER] = {false, false}, [OH_CALL_SEND] = {false, true},
+    [OH_CALL_RECV] = {false, true},        [OH_CALL_ALL_TO_ALL] = {false, false},
+    [OH_CALL_GATHER] = {false, true},      [OH_CALL_SCATTER] = {false, true},
+};
+
+bool oh_call_is_valid(const struct oh_call *call)
+{
+    const struct oh_comm *comm = call->comm;
+    struct oh_op op;
+    if (call->kind == OH_CALL_OP_DESTROY) {
+        return oh_comm_op_is_known(comm, call->redop);
+    }
+    return oh_type_size(call->type) > 0 &&
+           (!kinds[call->kind].reduces || oh_comm_op_find(comm, call->redop, call->type, &op)) &&
+           (!kinds[call->kind].has_root || (call->root >= 0 && (uint32_t)call->root < comm->id.nranks));
+}
+
 static enum onehop_collective collective_of(const struct oh_call *call)
 {
     return (enum onehop_collective)call->kind;
 }
 
-/* Finds the op and checks the root, where the call has one. */
+/* As oh_call_is_valid; sets the op. */
 static bool check_arguments(struct oh_call *call)
 {
-    if (call->kind == OH_CALL_BROADCAST) {
-        return call->root >= 0 && (uint32_t)call->root < call->comm->id.nranks;
-    }
-    return !oh_collective_reduces(collective_of(call)) ||
-           oh_comm_op_find(call->comm, call->redop, call->type, &call->op);
+    return oh_collective_reduces(collective_of(call)) ? oh_comm_op_find(call->comm, call->redop, call->type, &call->op)
+                                                      : oh_call_is_valid(call);
 }
 
 enum oh_fallback oh_call_decide(struct oh_call *call)

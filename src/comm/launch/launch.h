@@ -65,6 +65,12 @@ void oh_ranges_start(void);
 /* --- decide.c ----------------------------------------------------------------------------------------------------- */
 
 /*
+ * Returns whether no NCCL rejects the arguments (ArgsCheck, src/misc/argcheck.cc of 2.28.9). A call that NCCL would
+ * reject is not kept, waits for no rank and fails no communicator: the program gets the error from the call itself.
+ */
+bool oh_call_is_valid(const struct oh_call *call);
+
+/*
  * Decides by the agreed table whether onehop executes a call past the cutover, of any kind: OH_FALLBACK_NONE; then op
  * and plan of the call are set. Else returns why NCCL does. Depends only on what is equal on all ranks.
  */
