@@ -531,17 +531,23 @@ void app_guard_differ(struct app *app)
 
 /*
  * All but the victim end their last call, on the GPU, by ncclCommDestroy alone, and then their process; the victim
- * comes to that call later.
+ * comes to that call later. destroy-suspended: the call is a replay after ncclCommSuspend.
  */
 void app_guard_destroy(struct app *app)
 {
+    struct cf_graph graph, *replayed = NULL;
+    if (failure_is_scenario("destroy-suspended")) {
+        replayed = &graph;
+        app_capture(app->call, replayed);
+        suspend(app);
+    }
     if (failure_is_victim(app)) {
         failure_sleep(3 * STUCK_SECONDS);
-        app_run(app->call);
+        failure_start(app, replayed);
+        app_check(app->call);
         return;
     }
-    app_load(app->call);
-    app_call(app->call);
+    failure_start(app, replayed);
     CF_NCCL(app->worker, CommDestroy(app->set[0].comm[0]));
     fflush(stdout);
     _exit(0);

@@ -115,8 +115,7 @@ static const struct scenario {
     {"fork ", app_end_fork, false, false},
     {"fork-busy ", app_end_fork_busy, false, false},
     {"kill kill-setup kill-call kill-replay kill-suspended kill-idle kill-poll kill-large kill-fault kill-destroy "
-     "kill-finalize "
-     "kill-trap ",
+     "kill-finalize kill-trap ",
      app_guard_kill, false, false},
     {"kill-revoke revoke-call revoke-replay revoke-idle ", app_guard_revoke, true, true},
     {"kill-shrink shrink-call shrink-replay shrink-idle ", app_guard_shrink, true, true},
@@ -128,7 +127,7 @@ static const struct scenario {
     {"mismatch mismatch-type mismatch-op mismatch-kind mismatch-root ", app_guard_mismatch, true, true},
     {"differ ", app_guard_differ, true, true},
     {"exit-last exit-call quit-last quit-call ", app_guard_exit, true, true},
-    {"destroy-first ", app_guard_destroy, true, true},
+    {"destroy-first destroy-suspended ", app_guard_destroy, true, true},
     {"reset-call reset-idle reset-abort ", app_guard_reset, true, true},
 };
 

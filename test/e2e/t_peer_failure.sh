@@ -177,6 +177,7 @@ use broadcast
 expect_told "ends by _exit, and another call follows: an error" 2 "$departed" -- scenario quit-call 1
 
 # ncclCommDestroy waits for calls that are on the GPU, so that the process may end. (The others' parts are needed twice.)
+expect_told "the same in a replay after ncclCommSuspend" 0 '' -- run_app --nranks 3 --counts 300000 --scenario destroy-suspended --victim 1
 ONEHOP_ALGO=twoshot expect_told "the others destroy and end while a call waits for this rank: right" 0 '' \
     -- run_app --nranks 3 --counts 300000 --scenario destroy-first --victim 1
 

@@ -158,8 +158,10 @@ void oh_comm_detach(struct oh_comm *comm);
 
 /* --- end.c -------------------------------------------------------------------------------------------------------- */
 
-/* Passes later calls to NCCL. oh_comm_leave: the program ends the communicator, so that no peer waits for this rank. */
-void oh_comm_pass_calls(struct oh_comm *comm);
+/* Passes later calls to NCCL, for a reason that the program's user is told. */
+void oh_comm_pass_calls(struct oh_comm *comm, const char *reason);
+
+/* The program ends the communicator: passes later calls to NCCL, and no peer waits for this rank from now on. */
 void oh_comm_leave(struct oh_comm *comm);
 
 /* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */

@@ -8,6 +8,8 @@
  */
 #include "comm/attach/attach.h"
 
+#include <stdio.h>
+
 #include "comm/watch/watch.h"
 #include "util/bgthread.h"
 #include "util/scope.h"
@@ -24,19 +26,27 @@ void oh_comm_abort(struct oh_comm *comm)
     }
 }
 
-void oh_comm_pass_calls(struct oh_comm *comm)
+static void enter_ended(struct oh_comm *comm)
 {
-    oh_attach_cancel(comm, "it was ended before its ranks had agreed");
     OH_LOCK(&comm->attach.mutex);
     oh_comm_enter(comm, OH_COMM_ENDED);
     oh_comm_publish_facts(comm);
+}
+
+void oh_comm_pass_calls(struct oh_comm *comm, const char *reason)
+{
+    oh_attach_cancel(comm, reason);
+    pthread_mutex_lock(&comm->attach.mutex);
+    snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
+    pthread_mutex_unlock(&comm->attach.mutex);
+    enter_ended(comm);
 }
 
 void oh_comm_leave(struct oh_comm *comm)
 {
     oh_attach_cancel(comm, "it was ended before its ranks had agreed");
     oh_rank_state_publish(comm, OH_RANK_ENDED);
-    oh_comm_pass_calls(comm);
+    enter_ended(comm);
 }
 
 /* Cancels the splits of the communicator that NCCL still creates, and its own creation. */

@@ -19,6 +19,20 @@
 #define QUERY_TRIES 20 /* after which a driver whose queries fail has failed for good */
 #define QUERY_US 50
 
+/* The program waits for kernels that may run. Those of a suspended communicator are replays of its graphs. */
+static bool may_await_kernels(const struct oh_comm *comm)
+{
+    switch (oh_comm_state(comm)) {
+    case OH_COMM_SERVED:
+    case OH_COMM_FAILING:
+        return true;
+    case OH_COMM_ENDED:
+        return !atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm) && oh_comm_error(comm) == ncclSuccess;
+    default:
+        return false;
+    }
+}
+
 /*
  * As ncclCommDestroy does for NCCL's kernels: the process may end right after, while peers still need data that these
  * kernels send. The wait ends: the monitor fails a call whose peer has departed, and so does a driver that fails.
@@ -27,8 +41,7 @@ static void await_kernels(struct oh_comm *comm)
 {
     CUresult result;
     unsigned failures = 0;
-    while ((oh_comm_state(comm) == OH_COMM_SERVED || oh_comm_state(comm) == OH_COMM_FAILING) &&
-           (result = oh_order_query(comm)) != CUDA_SUCCESS) {
+    while (may_await_kernels(comm) && (result = oh_order_query(comm)) != CUDA_SUCCESS) {
         failures += result != CUDA_ERROR_NOT_READY;
         if (failures >= QUERY_TRIES) {
             oh_order_fail(comm, result, "waiting for the kernels of a communicator that ends");
@@ -93,7 +106,7 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm)
         oh_comm_forget(comm);
         return ncclSuccess;
     }
-    oh_comm_pass_calls(comm);
+    oh_comm_pass_calls(comm, "the program suspended it");
     return failure_of_kernels(comm);
 }
 

@@ -52,7 +52,7 @@ static const struct {
     [OH_COMM_FAILING] = {OH_STATE_ENDED, ""},
     [OH_COMM_FAILED] = {OH_STATE_FAILED, "it has failed: its calls return an error"},
     [OH_COMM_FALLBACK] = {OH_STATE_FALLBACK, NULL},
-    [OH_COMM_ENDED] = {OH_STATE_ENDED, ""},
+    [OH_COMM_ENDED] = {OH_STATE_ENDED, NULL},
 };
 
 /* All but the counters. With the mutex held. */
