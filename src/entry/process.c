@@ -70,7 +70,7 @@ __attribute__((destructor)) static void leave_at_exit(void)
     if (!oh_entry_is_forked()) {
         end_hooks();
         oh_initial_comm_end_process();
-        if (!oh_hooks_start_passed()) {
+        if (!oh_hooks_acts_last()) {
             oh_comms_print_stats();
         }
         oh_comms_end_process();

@@ -103,7 +103,7 @@ __attribute__((visibility("default"))) OH_EARLY int __libc_start_main(main_funct
     return next(begin_main, argc, argv, init, fini, end_loader, stack_end);
 }
 
-bool oh_hooks_start_passed(void)
+bool oh_hooks_acts_last(void)
 {
     return program_main != NULL;
 }

@@ -161,12 +161,12 @@ void *oh_next_definition(const char *name);
 /* Returns whether the program refers to a function, and its definition is the first in the order of loading. */
 bool oh_program_calls(const char *name, const void *definition);
 
-/*
- * Returns whether the start of the program passes onehop, as far as constructors can tell: it was loaded with the
- * program. The second: whether it has passed, also by way of another object's __libc_start_main in front.
- */
+/* Returns whether the start of the program passes onehop, as far as constructors can tell: it is loaded with the
+ * program. */
 bool oh_hooks_start_seen(void);
-bool oh_hooks_start_passed(void);
+
+/* Returns whether oh_hooks_last_action acts at the end: the start has passed, maybe by way of an object in front. */
+bool oh_hooks_acts_last(void);
 
 /* Called at exit(), behind the destructors of all objects, where the start of the program passes onehop. Set once. */
 extern void (*oh_hooks_last_action)(void);

@@ -166,14 +166,16 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
  */
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
 
-/*
- * invariant.c: for a communicator that is invariant. The first gives the collectives that reduce rows, where they have
- * none. The second has them serve every size, where they have rows: those that are NCCL's go, and the last row has no
- * end. The third, in place of oh_plan_table_fit, cuts their grids to any room that is not 0. It returns false, and
- * leaves the table unchanged, if the room is 0.
- */
+/* invariant.c: for a communicator that is invariant. Gives the collectives that reduce rows, where they have none. */
 void oh_plan_table_fill(struct oh_plan_table *table);
+
+/* Has these collectives serve every size, where they have rows: rows that are NCCL's go, and the last has no end. */
 void oh_plan_table_complete(struct oh_plan_table *table);
+
+/*
+ * In place of oh_plan_table_fit: cuts their grids to any room that is not 0. Returns false, and leaves the table
+ * unchanged, if the room is 0.
+ */
 bool oh_plan_table_fit_all(struct oh_plan_table *table, const struct oh_plan_room *room);
 
 /* Returns the largest message that the table serves, in bytes: of a collective, of all. */

@@ -385,7 +385,14 @@ static bool load_file(const char *path, bool asked, const struct oh_tuning_key *
 bool oh_store_load_file(const char *path, const struct oh_tuning_key *key, struct oh_plan_table *table_p)
 {
     char from[OH_STORE_PATH], why[WHY];
-    return load_file(path, true, key, table_p, from, why);
+    if (access(path, F_OK) != 0) {
+        return false;
+    }
+    const bool found = load_file(path, true, key, table_p, from, why);
+    if (!found) {
+        OH_WARN("tuning table %s %s; nothing of it is kept", path, why);
+    }
+    return found;
 }
 
 void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH])

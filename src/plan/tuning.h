@@ -68,7 +68,7 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
  */
 void oh_store_load(const struct oh_tuning_key *key, struct oh_plan_table *table_p, char from_p[OH_STORE_PATH]);
 
-/* Loads the table for the key from a file. False: it has none. */
+/* Loads the table for the key from a file. False: there is no file, or a WARN says why it is not used. */
 bool oh_store_load_file(const char *path, const struct oh_tuning_key *key, struct oh_plan_table *table_p);
 
 /*

@@ -64,7 +64,8 @@ static inline ncclResult_t reach_configured(reach_config function, const void *s
     }
     const ncclResult_t res = function(send, recv, count, type, op, comm, stream, &config);
     memset(algorithms, 'x', sizeof algorithms - 1);
-    memset(&config, 0xff, sizeof config);
+    config.magic = 0xcafebeef;
+    config.algorithms = algorithms;
     return res;
 }
 

@@ -89,6 +89,11 @@ sed -i '/^ *[0-9]/d; s/^ allgather$/  4K twoshot 2 64\n allgather/' "$file"
 SIMNODE_TOPOLOGY=h200x3 tune -n 3 --collective broadcast -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
 [ "$status" = 0 ] && grep -qE '^ +4K +twoshot +2 +64$' "$file" && grep -q 'eager .* us, stock' "$file"
 tap_point $? "--output, --collective broadcast: the file's rows of the others stay" "$(diagnosis; cat "$file")"
+sed -i 's/^  ranks 3$/  ranks 4/' "$file"
+SIMNODE_TOPOLOGY=h200x3 tune -n 3 --collective broadcast -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
+[ "$status" = 0 ] && ! grep -qE '^ +4K +twoshot +2 +64$' "$file" &&
+    grep -q "WARN tuning table $file line .*: a table for 4 x .*; nothing of it is kept" "$err"
+tap_point $? "a file for another number of ranks: nothing of it is kept, and that is said" "$(diagnosis; cat "$file")"
 tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
     [ ! -s "$err" ]

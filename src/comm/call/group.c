@@ -245,26 +245,27 @@ struct call_config {
     const char *algorithms;
 };
 
+/* Of one without NCCL's mark, for which NCCL rejects the call, nothing but the head is read. */
 static ncclResult_t keep_config(struct oh_call *call)
 {
     const struct call_config *given = (const void *)call->config;
-    if (!given || given->magic != OH_NCCL_CONFIG_MAGIC || given->size < sizeof *given ||
-        given->size > OH_CALL_CONFIG_MAX) {
-        return ncclSuccess; /* none, or NCCL rejects the call */
+    const bool is_known = given && given->magic == OH_NCCL_CONFIG_MAGIC;
+    if (!given || (is_known && (given->size < sizeof *given || given->size > OH_CALL_CONFIG_MAX))) {
+        return ncclSuccess; /* none, or one that NCCL rejects, or that has grown */
     }
-    const size_t length = given->algorithms ? strlen(given->algorithms) + 1 : 0;
-    struct kept_config *kept = malloc(sizeof *kept + given->size + length);
+    const size_t size = is_known ? given->size : offsetof(struct call_config, version);
+    const size_t length = is_known && given->algorithms ? strlen(given->algorithms) + 1 : 0;
+    struct kept_config *kept = calloc(1, sizeof *kept + sizeof *given + size + length);
     if (!kept) {
         OH_WARN("out of memory for the calls of a group");
         return ncclSystemError;
     }
     kept->next = group.configs;
     group.configs = kept;
-    memcpy(kept->bytes, given, given->size);
-    struct call_config *copy = (void *)kept->bytes;
+    struct call_config *copy = memcpy(kept->bytes, given, size);
     copy->extensions = NULL;
     if (length > 0) {
-        copy->algorithms = memcpy(kept->bytes + given->size, given->algorithms, length);
+        copy->algorithms = memcpy(kept->bytes + size, given->algorithms, length);
     }
     call->config = (const void *)copy;
     return ncclSuccess;

@@ -180,7 +180,8 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
     }
     oh_tune_list(tune);
     oh_tune_measure(tune);
-    if (!options->output || !oh_store_load_file(options->output, &tune->key, &tune->before)) {
+    const bool is_file = options->output && strcmp(options->output, "-") != 0;
+    if (!is_file || !oh_store_load_file(options->output, &tune->key, &tune->before)) {
         oh_store_load(&tune->key, &tune->before, from);
     }
     if (!options->output) {
