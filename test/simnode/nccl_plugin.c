@@ -107,12 +107,12 @@ static void *open_plugin(const char *name)
 {
     char path[NAME_BYTES + 32];
     size_t length = strlen(name);
-    snprintf(path, sizeof path, "%s", name);
+    snprintf(path, sizeof path, "%.*s", NAME_BYTES, name);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     bool file = strchr(name, '/') != NULL ||
                 (strncmp(name, "lib", 3) == 0 && length > 3 && strcmp(name + length - 3, ".so") == 0);
     if (handle == NULL && !file) {
-        snprintf(path, sizeof path, "libnccl-net-%s.so", name);
+        snprintf(path, sizeof path, "libnccl-net-%.*s.so", NAME_BYTES, name);
         handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     }
     if (handle != NULL) {
