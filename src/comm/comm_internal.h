@@ -83,8 +83,8 @@ struct oh_agreement {
 /* What is the same in every served call, and the calls as other ranks see them. */
 struct oh_serve {
     struct oh_plan_table table;
-    uint32_t max_blocks;   /* the least that the ranks ask for */
-    uint32_t early_blocks; /* this rank's: most blocks of a kernel that waits while the program's kernel runs */
+    struct oh_plan_room room; /* the least of all ranks */
+    uint32_t early_blocks;    /* this rank's: most blocks of a kernel that waits while the program's kernel runs */
     const struct oh_kernel_set *kernels;
     struct oh_kernel_args args;
     struct oh_user_op *user_ops;  /* redop.c */

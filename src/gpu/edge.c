@@ -16,7 +16,8 @@ static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
     return params->gridDimX * params->blockDimX;
 }
 
-CUresult oh_edge_trigger(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first, CUgraphNode next)
+CUresult oh_edge_trigger(const struct oh_kernel_set *set, const struct oh_plan_room *room, CUgraphNode first,
+                         CUgraphNode next)
 {
     CUDA_KERNEL_NODE_PARAMS params, next_params;
     OH_TRY(oh_driver.graph_kernel_node_get_params(first, &params));
@@ -31,8 +32,8 @@ CUresult oh_edge_trigger(const struct oh_kernel_set *set, uint32_t max_blocks, C
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    const bool fit = threads_of(&params) + threads_of(&next_params) <= oh_plan_grid_threads(args.base.nranks) &&
-                     params.gridDimX + next_params.gridDimX <= max_blocks;
+    const bool fit = threads_of(&params) + threads_of(&next_params) <= oh_plan_pair_threads(room, args.base.nranks) &&
+                     params.gridDimX + next_params.gridDimX <= room->max_blocks;
     args.base.trigger = fit ? OH_TRIGGER_EARLY : OH_TRIGGER_LATE;
     params.kernelParams = parameter;
     return oh_driver.graph_kernel_node_set_params(first, &params);

@@ -82,10 +82,11 @@ uint32_t oh_edge_early_blocks(uint32_t sms);
 
 /*
  * Has `first` trigger the launch of `next`, if both are kernels of the set: early, right after its own wait, if their
- * grids together are as small as one grid must be and have at most max_blocks blocks; else late. `next` depends on
- * `first` alone, and no node of the program does. Returns the driver's result; after a failure `first` is unchanged.
+ * grids may wait at the same time (oh_plan_pair_threads); else late. `next` depends on `first` alone, and no node of
+ * the program does. Returns the driver's result; after a failure `first` is unchanged.
  */
-CUresult oh_edge_trigger(const struct oh_kernel_set *set, uint32_t max_blocks, CUgraphNode first, CUgraphNode next);
+CUresult oh_edge_trigger(const struct oh_kernel_set *set, const struct oh_plan_room *room, CUgraphNode first,
+                         CUgraphNode next);
 
 /* An edge of a graph under capture. */
 struct oh_edge {

@@ -13,7 +13,9 @@
 
 #include "kernels/abi.h"
 
+#define WARP 32
 #define MOST_PARTS 256                   /* of a call */
+#define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
 #define FEW_WORDS 256                    /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
 #define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
 
@@ -74,7 +76,12 @@ uint64_t oh_plan_capacity(enum onehop_collective collective, enum onehop_algorit
 uint32_t oh_plan_grid_threads(uint32_t nranks)
 {
     /* With five ranks and more a thread holds more words, in more registers. */
-    return nranks > 4 ? 16384 : 32768;
+    return nranks > 4 ? 16384 : OH_MAX_BLOCKS * OH_MAX_THREADS;
+}
+
+uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks)
+{
+    return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * room->sm_threads / 2);
 }
 
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
@@ -83,7 +90,8 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const uint32_t parts = algorithm == ONEHOP_TWOSHOT ? nranks : oh_collective_parts(collective, nranks);
     const uint64_t words = bytes / OH_WORD_BYTES / parts; /* the longest loop's */
     const uint32_t all = oh_plan_grid_threads(nranks);
-    const uint32_t most = nranks <= 4 && words > (uint64_t)2 * all ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
+    const bool many = nranks <= 4 && 2 * (nranks - 1) * words > (uint64_t)3 * all;
+    const uint32_t most = many ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
     uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;
@@ -246,55 +254,54 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
     return valid;
 }
 
-static uint32_t whole_warps(uint64_t threads)
+/* Half of the blocks that fit on the SMs at a time are the other communicators'. */
+static void fit_row(struct oh_plan_row *row, uint32_t nranks, const struct oh_plan_room *room)
 {
-    return (uint32_t)(threads / 32 * 32);
-}
-
-/* As many threads in no more than max_blocks blocks, or as many as these can have. False: they are too few. */
-static bool limit_blocks(struct oh_plan_row *row, uint32_t nranks, const struct oh_plan_room *room)
-{
-    const uint64_t threads = (uint64_t)row->blocks * row->threads;
+    uint64_t threads = row->threads, most = least(OH_MAX_THREADS, room->sm_threads);
     if (row->blocks > room->max_blocks) {
-        const uint64_t most =
-            least(least(OH_MAX_THREADS, room->sm_threads), oh_plan_grid_threads(nranks) / room->max_blocks);
-        row->threads = (uint32_t)least(whole_warps(threads / room->max_blocks + 31), whole_warps(most));
-        row->blocks = room->max_blocks;
+        threads = ((uint64_t)row->blocks * row->threads - 1) / room->max_blocks + WARP;
+        most = least(most, oh_plan_grid_threads(nranks) / room->max_blocks);
     }
-    return 4 * (uint64_t)row->blocks * row->threads >= threads;
+    row->threads = (uint32_t)(least(threads, most) / WARP * WARP);
+    const uint32_t half = room->sms * (room->sm_threads / row->threads) / 2;
+    row->blocks = (uint32_t)least(least(row->blocks, room->max_blocks), half > 0 ? half : 1);
 }
 
-static void fit_rows(struct oh_plan_rows *rows, uint32_t nranks, const struct oh_plan_room *room)
+/* The largest message of which a block sends no more than NCCL leaves to it. */
+static uint64_t most_of_blocks(const struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks)
 {
+    const bool two = row->algorithm == ONEHOP_TWOSHOT;
+    const uint64_t parts = two ? nranks : oh_collective_parts(collective, nranks);
+    return row->blocks * MOST_OF_BLOCK * parts / ((two ? 2 : 1) * (nranks - 1));
+}
+
+static void fit_rows(struct oh_plan_table *table, enum onehop_collective collective, const struct oh_plan_room *room,
+                     bool every_size)
+{
+    struct oh_plan_rows *rows = &table->rows[collective];
     for (uint32_t i = 0; i < rows->count; i++) {
         struct oh_plan_row *row = &rows->row[i];
         if (row->algorithm == OH_PLAN_NCCL) {
             continue;
         }
-        if (room->sm_threads < 32 || room->max_blocks == 0 || !limit_blocks(row, nranks, room)) {
-            rows->count = i;
+        const uint32_t blocks = row->blocks;
+        fit_row(row, table->nranks, room);
+        const uint64_t most = most_of_blocks(row, collective, table->nranks);
+        if (!every_size && row->blocks < blocks && row->max_bytes > most) {
+            cut(rows, most);
             break;
         }
-        uint64_t most = (uint64_t)room->sms * (room->sm_threads / row->threads);
-        if (4 * most < row->blocks) {
-            rows->count = 0;
-            break;
-        }
-        row->blocks = (uint32_t)least(row->blocks, most);
     }
-    oh_plan_rows_trim(rows);
 }
 
-bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room)
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool every_size)
 {
-    struct oh_plan_table fitting = *table;
-    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
-        fit_rows(&fitting.rows[c], table->nranks, room);
-    }
-    if (oh_plan_table_end(&fitting) == 0 && oh_plan_table_end(table) > 0) {
+    if (room->sms == 0 || room->sm_threads < WARP || room->max_blocks == 0) {
         return false;
     }
-    *table = fitting;
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        fit_rows(table, (enum onehop_collective)c, room, every_size);
+    }
     return true;
 }
 

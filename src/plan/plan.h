@@ -128,7 +128,7 @@ void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
 
 /*
  * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, as long as
- * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread has many words.
+ * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread moves many words.
  */
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p);
@@ -136,8 +136,11 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
 /* Computes a table without a measurement, from hops and the GB/s of a GPU's NVLinks in one direction. */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);
 
-/* Returns the most threads of a launch: kernels of several communicators must fit on a GPU together. */
+/* Returns the most threads of a launch: the kernels of two communicators fit on a GPU together. */
 uint32_t oh_plan_grid_threads(uint32_t nranks);
+
+/* Returns the most threads of two kernels of a communicator that wait at the same time. */
+uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks);
 
 /*
  * Returns the largest message, in bytes, that `algorithm` serves. A call's parts must leave room in the launch queue
@@ -159,24 +162,18 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, enum onehop_collective col
 bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
 
 /*
- * Cuts the grids of a valid table to the room. Fewer blocks than the table's become larger, up to the first row that
- * loses more than three quarters of its threads. A collective of which a grid loses more than three quarters of its
- * blocks is left out: NCCL, which has chosen its channels for this GPU, does better. Returns false, and leaves the
- * table unchanged, if no row is left.
+ * Cuts the grids of a valid table to the room: fewer blocks than the table's become larger, and no grid takes more than
+ * half of what is resident at a time, so that two communicators whose calls meet in other orders on two ranks do not
+ * wait for each other's blocks. Where NCCL is faster with as few blocks, the rows end, unless onehop is to serve
+ * every_size. Returns false, and leaves the table unchanged, if there is no room at all.
  */
-bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room);
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool every_size);
 
 /* invariant.c: for a communicator that is invariant. Gives the collectives that reduce rows, where they have none. */
 void oh_plan_table_fill(struct oh_plan_table *table);
 
 /* Has these collectives serve every size, where they have rows: rows that are NCCL's go, and the last has no end. */
 void oh_plan_table_complete(struct oh_plan_table *table);
-
-/*
- * In place of oh_plan_table_fit: cuts their grids to any room that is not 0. Returns false, and leaves the table
- * unchanged, if the room is 0.
- */
-bool oh_plan_table_fit_all(struct oh_plan_table *table, const struct oh_plan_room *room);
 
 /* Returns the largest message that the table serves, in bytes: of a collective, of all. */
 uint64_t oh_plan_rows_end(const struct oh_plan_rows *rows);

@@ -22,7 +22,7 @@ static struct oh_driver linking; /* the driver, or one of which something fails 
 static const struct oh_kernel_set *set;
 static CUstream stream;
 static char *memory;
-static uint32_t most_blocks = UINT32_MAX;
+static struct oh_plan_room room = {.sms = 132, .sm_threads = 1024, .max_blocks = UINT32_MAX};
 
 /* A kernel of 512 threads a block; of a list of two calls where `list`. */
 struct kernel {
@@ -97,7 +97,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
         node[i] = launch(&kernels[i]);
         if (i > 0) {
             oh_driver = linking;
-            result = oh_edge_trigger(of_set, most_blocks, node[i - 1], node[i]);
+            result = oh_edge_trigger(of_set, &room, node[i - 1], node[i]);
             oh_driver = real;
         }
     }
@@ -141,16 +141,16 @@ static void test_kinds(void)
     expect(one, list, true, "a call before a list");
 }
 
-/* Two kernels have together no more threads than one may have. */
+/* Two kernels that wait at the same time. */
 static void test_grids(void)
 {
-    expect(wide, narrow, true, "as many threads together as one kernel may have");
+    expect(wide, narrow, true, "as many threads as may wait");
     expect(wide, (struct kernel){ONEHOP_ONESHOT, false, 25}, false, "more");
-    most_blocks = 16;
+    room.max_blocks = 16;
     expect(one, two, true, "as many blocks together as the program allows");
-    most_blocks = 15;
+    room.max_blocks = 15;
     expect(one, two, false, "more blocks");
-    most_blocks = UINT32_MAX;
+    room.max_blocks = UINT32_MAX;
 }
 
 static void test_three(void)

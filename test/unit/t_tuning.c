@@ -14,6 +14,7 @@ static const struct oh_tuning_key key = {"NVIDIA H200", 4, "580.95.05", "2.28.9"
 
 #define HEAD "onehop-tuning 3\n"
 #define KEY "table\n gpu NVIDIA H200\n ranks 4\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
+#define FIVE "table\n gpu NVIDIA H200\n ranks 5\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
 #define ROW "64K oneshot 64 64\n"
 
 static enum oh_tuning_result parse(const char *text, struct oh_plan_table *table_p, struct oh_tuning_fault *fault_p)
@@ -176,7 +177,7 @@ static void test_damage(void)
         {HEAD KEY "64K oneshot 129 64\nend\n", 8, "too many blocks"},
         {HEAD KEY "64K oneshot 1 48\nend\n", 8, "part of a warp"},
         {HEAD KEY "64K oneshot 1 1024\nend\n", 8, "too many threads in a block"},
-        {HEAD KEY "64K oneshot 128 512\nend\n", 8, "a grid that would fill the GPU"},
+        {HEAD FIVE "64K oneshot 64 512\nend\n", 8, "a grid that would fill the GPU"},
         {HEAD KEY ROW "64K oneshot 64 64\nend\n", 9, "the same size twice"},
         {HEAD KEY ROW "1K oneshot 64 64\nend\n", 9, "sizes that go down"},
         {HEAD KEY ROW "end\nend\n", 10, "one end too many"},
@@ -298,11 +299,11 @@ static void test_modelled(void)
         {"NVIDIA H200", 8, "450", 64, 4096, 12, 64, 256},
         {"NVIDIA H100 80GB HBM3", 8, "450", 64, 4096, 12, 64, 256},
         {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 11, 64, 256},
-        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 12, 128, 256},
+        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 12, 128, 512},
         {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 12, 64, 256},
-        {"NVIDIA B200", 2, "900", 2048, 16384, 12, 128, 256},
-        {"NVIDIA B200", 3, "900", 512, 4096, 12, 128, 256},
-        {"NVIDIA B200", 4, "900", 256, 4096, 12, 64, 512},
+        {"NVIDIA B200", 2, "900", 2048, 16384, 12, 128, 512},
+        {"NVIDIA B200", 3, "900", 512, 4096, 12, 128, 512},
+        {"NVIDIA B200", 4, "900", 256, 4096, 13, 128, 512},
         {"some GPU to come", 7, "300", 32, 4096, 11, 64, 256},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

@@ -191,7 +191,7 @@ static bool publish_room(struct oh_comm *comm, struct oh_plan_room room)
 {
     struct oh_plan_table table = comm->serve.table;
     room.max_blocks = comm->id.config.max_ctas;
-    if (comm->id.config.invariant ? !oh_plan_table_fit_all(&table, &room) : !oh_plan_table_fit(&table, &room)) {
+    if (!oh_plan_table_fit(&table, &room, comm->id.config.invariant)) {
         return decline(comm, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
                        comm->agreement.gpu.bus_id, room.sms, room.sm_threads);
     }

@@ -62,11 +62,9 @@ static void fit_table(struct oh_comm *comm)
         least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
         least.max_blocks = room.max_blocks < least.max_blocks ? room.max_blocks : least.max_blocks;
     }
-    comm->serve.max_blocks = least.max_blocks;
+    comm->serve.room = least;
     const struct oh_plan_table whole = comm->serve.table;
-    const bool fits = comm->id.config.invariant ? oh_plan_table_fit_all(&comm->serve.table, &least)
-                                                : oh_plan_table_fit(&comm->serve.table, &least);
-    if (!fits) {
+    if (!oh_plan_table_fit(&comm->serve.table, &least, comm->id.config.invariant)) {
         oh_plan_table_keep(&comm->serve.table, 0);
     }
     if (memcmp(&whole, &comm->serve.table, sizeof whole) != 0) {

@@ -260,7 +260,7 @@ static CUresult link_captured(const struct oh_comm *comm, const struct oh_captur
                                  .data = edges[0],
                                  .early_blocks = comm->serve.early_blocks};
     if (edge.from == capture->kernel) {
-        oh_edge_trigger(comm->serve.kernels, comm->serve.max_blocks, edge.from, kernel);
+        oh_edge_trigger(comm->serve.kernels, &comm->serve.room, edge.from, kernel);
         return CUDA_SUCCESS;
     }
     return comm->order.launch_order ? oh_edge_launch_early(&edge) : CUDA_SUCCESS;
