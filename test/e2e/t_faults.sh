@@ -70,7 +70,7 @@ done
 
 # A rank whose context has fewer multiprocessors, as a share of MPS: all ranks have its grids.
 for sms in 8 1; do
-    expect_served "a rank with $sms SMs" -- run_app --nranks 3 --counts 3,5000,300000 --batch 3 \
+    expect_served "a rank with $sms SMs" -- run_app --nranks 3 --counts 3,5000,60000 --batch 3 \
         --rank-env 1:SIMNODE_SMS=$sms --collectives allreduce,reducescatter
     [ "$(count_of "room for 2048 threads on each of $sms SMs, for [0-9]+ blocks in all: grids are smaller")" = 3 ]
     tap_point $? "... all ranks have smaller grids" "$(diagnosis)"

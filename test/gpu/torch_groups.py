@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Twenty process groups of which four make allreduces; a capture right after one warm-up, as vLLM makes it.
+"""Twenty process groups of which four make allreduces; a capture right after one warm-up, as vLLM makes it; two groups
+whose largest calls meet in other orders on the ranks.
 
     torchrun --nproc-per-node 2 test/gpu/torch_groups.py                                # stock NCCL
     LD_PRELOAD=libonehop.so ONEHOP_STATS=1 torchrun --nproc-per-node 2 test/gpu/torch_groups.py
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 GROUPS, WITH_ALLREDUCE = 20, 4
+LARGE_BYTES, LARGE_CALLS = 4 << 20, 200
 
 
 def used_mib(device):
@@ -43,6 +45,24 @@ def capture_after_one_warm_up(device, world):
     return bool((tensor == 3).all())
 
 
+def in_other_orders(device, rank, world, number):
+    """Calls with the largest grids on so many groups, each on a stream of its own, in an order that the rank turns: the
+    grids of two are on a GPU together, so no call waits for another one's blocks. True when the results are right."""
+    groups = [dist.new_group(list(range(world))) for _ in range(number)]
+    tensors = [torch.ones(LARGE_BYTES // 4, device=device) for _ in groups]
+    streams = [torch.cuda.Stream() for _ in groups]
+    for group, tensor in zip(groups, tensors):
+        dist.all_reduce(tensor, group=group, op=dist.ReduceOp.MAX)
+    torch.cuda.synchronize()
+    for _ in range(LARGE_CALLS):
+        for k in range(number):
+            i = (k + rank) % number
+            with torch.cuda.stream(streams[i]):
+                dist.all_reduce(tensors[i], group=groups[i], op=dist.ReduceOp.AVG)
+    torch.cuda.synchronize()
+    return all(bool((tensor == 1).all()) for tensor in tensors)
+
+
 def main():
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     device = torch.device("cuda", rank)
@@ -67,6 +87,7 @@ def main():
         good.append(bool((tensor == world * (world + 1) / 2).all()))
     after = used_mib(device)
     good.append(capture_after_one_warm_up(device, world))
+    good.append(in_other_orders(device, rank, world, 2))
     if rank == 0:
         print(f"{GROUPS - WITH_ALLREDUCE} groups with all-gathers {gathered - before:.0f} MiB, {WITH_ALLREDUCE} groups with "
               f"allreduces {after - gathered:.0f} MiB, first allreduce {statistics.median(first_ms):.1f} ms", flush=True)
