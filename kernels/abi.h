@@ -33,9 +33,10 @@
 #define OH_EPOCH_OFFSET 0u
 #define OH_ABORT_SEEN_OFFSET 2048u
 #define OH_WORDS_OFFSET 4096u
-/* The most that leaves the whole at 16 MiB. (The tests of the kernels have smaller slots.) */
+/* 16 MiB between two ranks go in one kernel, beside which a product of the program runs well (doc/dev/experiments.md).
+ * The tests of the kernels have smaller slots. */
 #ifndef OH_SLOT_BYTES
-#define OH_SLOT_BYTES (5u << 20)
+#define OH_SLOT_BYTES (8u << 20)
 #endif
 #define OH_GATHER_SLOT 2u
 #define OH_SLOT_OFFSET(slot_) (OH_WORDS_OFFSET + (slot_)*OH_SLOT_BYTES)

@@ -14,10 +14,10 @@
 #include "kernels/abi.h"
 
 #define WARP 32
-#define MOST_PARTS 256                   /* of a call */
+#define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
-#define FEW_WORDS 256                    /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
-#define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
+#define FEW_WORDS 256                       /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
+#define MOVED_BYTES (UINT64_C(64) << 20)    /* most of a collective other than allreduce: larger calls do not attach */
 
 static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = "oneshot",
@@ -155,7 +155,7 @@ void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigne
     const double hop_us = 0.98, bytes_per_us = 787.0 * link_gbps, n = nranks;
     double oneshot = 2 << 20, twoshot = (16 << 20) * (link_gbps < 450 ? link_gbps / 450.0 : 1);
     if (nranks > 2) {
-        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n)), most = (5 << 20) / (n - 1);
+        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n)), most = OH_SLOT_BYTES / (n - 1);
         oneshot = equal < most ? equal : most;
         twoshot = 4 << 20;
     }

@@ -4,11 +4,11 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 # largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
-# of 5 MiB at most in one-shot of two ranks, of 1.67 MiB with four, of 10 MiB in two-shot of two).
+# of 8 MiB at most in one-shot of two ranks, of 2.67 MiB with four, of 16 MiB in two-shot of two).
 largest_of() {
     case $1-$2 in
     oneshot-2) echo $((9 << 20)) ;;
-    twoshot-2) echo $((11 << 20)) ;;
+    twoshot-2) echo $((17 << 20)) ;;
     oneshot-*) echo $((3 << 20)) ;;
     *) echo $((5 << 20)) ;;
     esac
@@ -19,11 +19,11 @@ type_of=([2]=f32 [3]=bf16 [4]=f64 [8]=i8)
 size_of=([2]=4 [3]=2 [4]=8 [8]=1)
 
 for n in 2 3 4 8; do
-    # The other kinds have one algorithm. A kernel takes 5 MiB / (n - 1) of a rank's part; these go in two.
+    # The other kinds have one algorithm. A kernel takes 8 MiB / (n - 1) of a rank's part; these go in two.
     run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts 1,3,16,17,1023 \
         --types f32,bf16,e4m3,i8,f64 --offsets 0:0,1:0,3:2 --in-place --batch 30 --seed $n
     expect_served "$n ranks, other kinds, small"
-    largest=$([ $n = 2 ] && echo $((12 << 20)) || echo $((8 << 20)))
+    largest=$([ $n = 2 ] && echo $((17 << 20)) || echo $((13 << 20)))
     count=$((largest / n / size_of[n]))
     ONEHOP_MAX_BYTES=$largest expect_served "$n ranks, other kinds, large, ${type_of[n]}" \
         -- run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts $((count - 1)),$count \
@@ -50,23 +50,23 @@ for n in 2 3 4 8; do
 done
 unset ONEHOP_ALGO
 
-# Three parts of two-shot (kernels/abi.h: 6.67 MiB each at most).
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M expect_served "4 ranks, three parts" twoshot \
-    -- run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
+# Three parts of two-shot (kernels/abi.h: 10.67 MiB each at most).
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=24M expect_served "4 ranks, three parts" twoshot \
+    -- run_app --nranks 4 --counts 5600001 --types f32 --offsets 0:0,1:3 --batch 2
 
-# One element more or less than where the choice changes (256 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (10 MiB).
+# One element more or less than where the choice changes (256 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (16 MiB).
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \
     -- run_app --nranks 4 --counts 65535,65536,65537 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot \
     -- run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
 expect_served "2 ranks, one kernel and two" twoshot \
-    -- run_app --nranks 2 --counts 2621440,2621441 --types f32 --offsets 0:0,1:3 --in-place --batch 8
+    -- run_app --nranks 2 --counts 4194304,4194305 --types f32 --offsets 0:0,1:3 --in-place --batch 4
 # Three parts, eager, and in a graph that has two eager rounds beside it.
 three_parts() {
     local expected=$1 kernels
     shift
     rm -f "$scratch/trace"
-    ONEHOP_ALGO=oneshot run_app --nranks 2 --counts 3407871 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
+    ONEHOP_ALGO=oneshot run_app --nranks 2 --counts 4600001 --types f32 --batch 1 "$@" --rank-env "0:SIMNODE_TRACE=$scratch/trace" \
         --rank-env 0:SIMNODE_CALLER=libonehop.so
     kernels=$(grep -c cuLaunchKernelEx "$scratch/trace")
     [ "$status" = 0 ] && [ "$kernels" = "$expected" ]

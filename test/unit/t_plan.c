@@ -323,8 +323,8 @@ static void test_staging(void)
 {
     tap_ok(OH_SLOT_OFFSET(OH_GATHER_SLOT) + OH_SLOT_BYTES <= OH_ESCAPE_OFFSET &&
                OH_ESCAPE_END - OH_ESCAPE_OFFSET >= (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES &&
-               OH_ESCAPE_END <= OH_STAGING_BYTES && OH_STAGING_BYTES <= 16 << 20,
-           "all slots fit the staging memory, which is 16 MiB at most");
+               OH_ESCAPE_END <= OH_STAGING_BYTES && OH_STAGING_BYTES <= 26 << 20,
+           "all slots fit the staging memory, which is 26 MiB at most");
 }
 
 int main(void)

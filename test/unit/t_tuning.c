@@ -88,7 +88,7 @@ static void test_wishes(void)
                oh_plan_rows_end(&copy.rows[ONEHOP_ALLREDUCE]) == 2 << 20,
            "a cap behind it leaves it");
     parse(HEAD KEY ROW "end\n", &table, &fault);
-    oh_plan_table_apply_limits(&table, 512 << 20, -1);
+    oh_plan_table_apply_limits(&table, 1 << 30, -1);
     tap_ok(oh_plan_table_valid(&table, 4) &&
                oh_plan_table_end(&table) == oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 4),
            "a cap above the end: the last algorithm goes on as far as it can");
@@ -171,7 +171,7 @@ static void test_damage(void)
         {HEAD KEY "18446744073709551617 twoshot 1 64\nend\n", 8, "a size that overflows"},
         {HEAD KEY "1.5M twoshot 1 64\nend\n", 8, "a fraction"},
         {HEAD KEY "64K oneshot_ll 64 64\nend\n", 8, "an algorithm that is no more"},
-        {HEAD KEY "512M oneshot 64 64\nend\n", 8, "more parts than a call may have"},
+        {HEAD KEY "700M oneshot 64 64\nend\n", 8, "more parts than a call may have"},
         {HEAD KEY "64K oneshot 0 64\nend\n", 8, "no blocks"},
         {HEAD KEY "64K oneshot +64 64\nend\n", 8, "a number with a sign"},
         {HEAD KEY "64K oneshot 129 64\nend\n", 8, "too many blocks"},
