@@ -41,8 +41,8 @@
 
 /*
  * A kernel entry point: name, number of ranks that it is compiled for, type of its parameter, and body, a function of a
- * constant reference to that. Registers are such that the kernels of several communicators fit on a GPU together; where
- * there are more ranks, grids are smaller (oh_plan_grid_threads).
+ * constant reference to that. Registers are such that the largest grids of two communicators fit on a GPU together;
+ * where there are more ranks, grids are smaller (oh_plan_grid_threads).
  */
 #define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
     extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS, ranks_ > 4 ? 1 : 2)                                   \
