@@ -276,8 +276,9 @@ static uint64_t most_of_blocks(const struct oh_plan_row *row, enum onehop_collec
 }
 
 static void fit_rows(struct oh_plan_table *table, enum onehop_collective collective, const struct oh_plan_room *room,
-                     bool every_size)
+                     bool invariant)
 {
+    const bool every_size = invariant && oh_collective_reduces(collective);
     struct oh_plan_rows *rows = &table->rows[collective];
     for (uint32_t i = 0; i < rows->count; i++) {
         struct oh_plan_row *row = &rows->row[i];
@@ -294,13 +295,13 @@ static void fit_rows(struct oh_plan_table *table, enum onehop_collective collect
     }
 }
 
-bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool every_size)
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool invariant)
 {
     if (room->sms == 0 || room->sm_threads < WARP || room->max_blocks == 0) {
         return false;
     }
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
-        fit_rows(table, (enum onehop_collective)c, room, every_size);
+        fit_rows(table, (enum onehop_collective)c, room, invariant);
     }
     return true;
 }

@@ -164,10 +164,10 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
 /*
  * Cuts the grids of a valid table to the room: fewer blocks than the table's become larger, and no grid takes more than
  * half of what is resident at a time, so that two communicators whose calls meet in other orders on two ranks do not
- * wait for each other's blocks. Where NCCL is faster with as few blocks, the rows end, unless onehop is to serve
- * every_size. Returns false, and leaves the table unchanged, if there is no room at all.
+ * wait for each other's blocks. Where NCCL is faster with as few blocks, the rows end, but those of what an invariant
+ * communicator reduces. Returns false, and leaves the table unchanged, if there is no room at all.
  */
-bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool every_size);
+bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool invariant);
 
 /* invariant.c: for a communicator that is invariant. Gives the collectives that reduce rows, where they have none. */
 void oh_plan_table_fill(struct oh_plan_table *table);

@@ -67,7 +67,7 @@ static uint32_t half_of(const struct oh_plan_room *room, uint32_t threads)
 /* All rows are there, fit, and are no larger than before, but for whole warps. */
 static bool are_cut(const struct oh_plan_rows *rows, const struct oh_plan_rows *before, const struct oh_plan_room *room)
 {
-    bool right = rows->count == before->count;
+    bool right = rows->count == before->count && oh_plan_rows_end(rows) == oh_plan_rows_end(before);
     for (uint32_t i = 0; right && i < rows->count; i++) {
         const struct oh_plan_row *row = &rows->row[i], *was = &before->row[i];
         right &= row->blocks <= room->max_blocks && row->blocks <= was->blocks && row->threads <= room->sm_threads &&
@@ -92,7 +92,9 @@ static void test_room(void)
                 right &= fits == (threads > 0 && blocks > 0) && oh_plan_table_valid(&table, n);
                 right &= fits || memcmp(&table, &whole, sizeof table) == 0;
                 for (int c = 0; fits && c < ONEHOP_COLLECTIVE_COUNT; c++) {
-                    right &= are_cut(&table.rows[c], &whole.rows[c], &room);
+                    right &= oh_collective_reduces((enum onehop_collective)c)
+                                 ? are_cut(&table.rows[c], &whole.rows[c], &room)
+                                 : table.rows[c].count > 0 && table.rows[c].count <= whole.rows[c].count;
                 }
             }
         }
