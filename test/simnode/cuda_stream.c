@@ -238,10 +238,7 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
 void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
 {
     struct simcuda_op op = {.kind = kind, .marker = marker};
-    if (kind == SIMCUDA_OP_WAIT && marker->left == 0 && !simcuda.one_connection) {
-        return;
-    }
-    if (kind == SIMCUDA_OP_RECORD && stream->pending == 0 && !simcuda.one_connection) {
+    if (kind == SIMCUDA_OP_RECORD && stream->pending == 0 && stream->started && !simcuda.one_connection) {
         marker_reach(marker); /* at once: no thread has to wake up */
         return;
     }
