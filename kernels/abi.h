@@ -11,6 +11,8 @@
  *
  *   0                         struct oh_epoch, one per block, all equal between kernels
  *   OH_ABORT_SEEN_OFFSET      enum oh_abort, as a kernel of this rank has read it; once not 0, never 0 again
+ *   OH_TOLD_OFFSET            ONEHOP_VERIFY: the epoch of the last call that differs from NCCL's, and the number of such
+ *                             calls
  *   OH_SLOT_OFFSET            three slots: kernels with even and with odd epochs send into the first two; the third is
  *                             for the second hop of two-shot
  *   OH_ESCAPE_OFFSET          escape bytes, one for each word of the slots
@@ -32,6 +34,7 @@
 
 #define OH_EPOCH_OFFSET 0u
 #define OH_ABORT_SEEN_OFFSET 2048u
+#define OH_TOLD_OFFSET 3072u
 #define OH_WORDS_OFFSET 4096u
 /* 16 MiB between two ranks go in one kernel, beside which a product of the program runs well (doc/dev/experiments.md).
  * The tests of the kernels have smaller slots. */
@@ -68,6 +71,21 @@ static inline uint64_t oh_message_words(uint64_t count, uint64_t element_bytes)
 /* No message is larger, so that words of it are counted in 32 bits. */
 #define OH_MESSAGE_BYTES (1u << 30)
 
+/* Element types of the kernels: integers by width alone. The first OH_SUM_TYPES have separate kernels for the sum. */
+enum oh_kernel_type {
+    OH_TYPE_F32,
+    OH_TYPE_F16,
+    OH_TYPE_BF16,
+    OH_SUM_TYPES,
+    OH_TYPE_F64 = OH_SUM_TYPES,
+    OH_TYPE_E4M3,
+    OH_TYPE_E5M2,
+    OH_TYPE_I8,
+    OH_TYPE_I32,
+    OH_TYPE_I64,
+    OH_KERNEL_TYPES
+};
+
 /* What a kernel for any op does with the elements of all ranks. */
 enum oh_kernel_op {
     OH_OP_SUM,
@@ -93,9 +111,19 @@ enum oh_abort {
     OH_ABORT_TRAP   /* kernels end the context with an error: ONEHOP_TRAP_AFTER has passed after a failure */
 };
 
+/* The last call whose result differs from NCCL's, as the kernel that compares has found it. */
+struct oh_difference {
+    uint32_t calls;       /* that differ, so far: written last */
+    uint32_t call_number; /* these three as in struct oh_kernel_args */
+    uint32_t signature;
+    uint32_t report_count;
+    uint64_t element;      /* of the receive buffer */
+    uint64_t onehop, nccl; /* the element: of floats the bits of a double */
+};
+
 /*
- * The control block of a rank, in host-mapped memory: the abort flag, and the report of a kernel that has waited for
- * long. The host reads each word of the report by itself, and trusts a report that does not change.
+ * The control block of a rank, in host-mapped memory: the abort flag, the report of a kernel that has waited for long,
+ * and that of one that compares. The host reads each word of a report by itself, and trusts one that does not change.
  */
 struct oh_control {
     uint32_t abort_flag;  /* enum oh_abort */
@@ -104,6 +132,7 @@ struct oh_control {
     uint32_t call_number; /* these three as in struct oh_kernel_args */
     uint32_t signature;
     uint32_t report_count;
+    struct oh_difference difference;
 };
 
 /* When a kernel triggers the launch of the kernel behind it (griddepcontrol.launch_dependents): doc/design.md,
@@ -155,6 +184,24 @@ struct oh_kernel_list_args {
     uint32_t calls; /* items in use */
     uint32_t words; /* of the whole message, of OH_WORD_BYTES */
     struct oh_list_item item[OH_LIST_CALLS];
+};
+
+/*
+ * The kernels of ONEHOP_VERIFY. call: the call that they verify; its count is that of the elements of a row which are
+ * compared, its stride the bytes from a row of the result to the next.
+ */
+struct oh_verify_args {
+    struct oh_kernel_args call;
+    const void *reference; /* NCCL's result: the rows without gaps */
+    void *magnitudes;      /* for each element of the result, its sum of magnitudes over all ranks: fp32, of fp64 fp64;
+                              NULL: there is none */
+    double relative;       /* results may differ by so much of this sum, or without one of NCCL's result, */
+    double absolute;       /* and by so much more */
+    double most;           /* where the sum is less: else any order may overflow */
+    uint32_t type;         /* enum oh_kernel_type */
+    uint32_t element_bytes;
+    uint32_t rows;
+    uint32_t rounds; /* 0: only equal bits are equal */
 };
 
 #endif

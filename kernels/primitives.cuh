@@ -211,6 +211,24 @@ OH_DEVICE void oh_word_store(void *at, uint32_t value)
     *static_cast<volatile uint32_t *>(at) = value;
 }
 
+OH_DEVICE void oh_pair_store(void *at, uint64_t value)
+{
+    *static_cast<volatile uint64_t *>(at) = value;
+}
+
+/* Returns the word that was there. */
+OH_DEVICE uint32_t oh_word_exchange(void *at, uint32_t value)
+{
+    return atomicExch(static_cast<uint32_t *>(at), value);
+}
+
+/* After what this thread has stored before, for the host, too. */
+OH_DEVICE void oh_word_publish(void *at, uint32_t value)
+{
+    __threadfence_system();
+    oh_word_store(at, value);
+}
+
 /* Ends the kernel, and the context with it, with CUDA_ERROR_LAUNCH_FAILED. */
 OH_DEVICE void oh_trap()
 {

@@ -94,6 +94,11 @@ struct oh_call {
     struct oh_op op; /* this and the plan: of a call that onehop executes */
     struct oh_plan plan;
     size_t serial; /* place in its group */
+    struct {
+        uint64_t number;                /* of the call, as its launch has it */
+        uint64_t count;                 /* elements of each row of the result that are compared; 0: none */
+        uint64_t reference, magnitudes; /* offsets in the memory for it */
+    } verified;                         /* a call of ONEHOP_VERIFY (launch/verify.c) */
 };
 
 /*

@@ -124,6 +124,15 @@ struct oh_order {
     atomic_uint graphs;                /* captured graphs that hold calls of this communicator */
 };
 
+/* ONEHOP_VERIFY (launch/verify.c) */
+struct oh_verify {
+    uint64_t interval; /* one in so many calls; 0: none */
+    bool is_fatal;
+    struct oh_verify_kernels kernels;
+    uint64_t used;    /* bytes of the memory that calls of the group have */
+    atomic_uint told; /* calls that differ, as far as they have been told */
+};
+
 /* What the monitor knows of a communicator; guarded by its mutex. */
 struct oh_watch {
     struct oh_comm *next; /* list of all that are watched */
@@ -169,6 +178,7 @@ struct oh_comm {
     struct oh_agreement agreement;
     struct oh_serve serve;
     struct oh_order order;
+    struct oh_verify verify;
     struct oh_health health;
     struct oh_reclaim reclaim;
     struct oh_live_ref live; /* its counters, and what `onehop stat` shows of it */

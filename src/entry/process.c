@@ -56,6 +56,7 @@ static void end_hooks(void)
 static void print_last(void)
 {
     if (!oh_entry_is_forked()) {
+        oh_comms_tell_differences();
         oh_comms_print_stats();
     }
 }
@@ -71,7 +72,7 @@ __attribute__((destructor)) static void leave_at_exit(void)
         end_hooks();
         oh_initial_comm_end_process();
         if (!oh_hooks_acts_last()) {
-            oh_comms_print_stats();
+            print_last();
         }
         oh_comms_end_process();
     }

@@ -20,5 +20,6 @@ oh_image_\name:
     oh_image allgather
     oh_image reducescatter
     oh_image broadcast
+    oh_image verify
 
     .section .note.GNU-stack, "", %progbits

@@ -18,7 +18,7 @@
 #include "util/log.h"
 
 extern const unsigned char oh_image_oneshot[], oh_image_twoshot[], oh_image_allgather[], oh_image_reducescatter[],
-    oh_image_broadcast[];
+    oh_image_broadcast[], oh_image_verify[];
 
 /* Allreduce has one for each algorithm, the others one each, in the order of enum onehop_collective. */
 static const struct {
@@ -43,6 +43,10 @@ static int image_of(const struct oh_plan *plan)
 /* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
 #define PROGRAMMATIC_CODE 90
 
+/* Grids of the kernels that compare: they run between calls, and are not to delay what the program has beside them. */
+#define VERIFY_BLOCKS 32u
+#define VERIFY_THREADS 256u
+
 /* The kernels that a context has for a number of ranks. */
 struct loaded {
     unsigned long long context_id; /* unlike handles of contexts, ids are not reused */
@@ -51,7 +55,7 @@ struct loaded {
     const struct loaded *next;
 };
 
-static CUlibrary libraries[OH_KERNEL_IMAGES];
+static CUlibrary libraries[OH_KERNEL_IMAGES], verify_library;
 static _Atomic(const struct loaded *) newest; /* a list; any thread reads it */
 
 /* acquire: pairs with the release store in oh_kernel_set_get(). */
@@ -78,23 +82,31 @@ static void name_function(int image, int f, uint32_t nranks, char *name_p, size_
              oh_algorithm_name(images[image].algorithm), ranks);
 }
 
+/* Loads the library, unless it is there. */
+static CUresult get_library(const unsigned char *code, CUlibrary *library_p)
+{
+    return *library_p ? CUDA_SUCCESS : OH_CU(library_load_data(library_p, code, NULL, NULL, 0, NULL, NULL, 0));
+}
+
+/* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
+static CUresult get_function(CUlibrary library, const char *name, CUfunction *function_p, int *code_p)
+{
+    CUkernel kernel;
+    OH_CU_TRY(library_get_kernel(&kernel, library, name));
+    OH_CU_TRY(kernel_get_function(function_p, kernel));
+    return OH_CU(func_get_attribute(code_p, CU_FUNC_ATTRIBUTE_PTX_VERSION, *function_p));
+}
+
 static CUresult load_function(int image, int f, uint32_t nranks, struct oh_kernel_set *set)
 {
     char name[80];
-    CUkernel kernel;
-    CUfunction function;
     int code;
-
     if (!images[image].reduces && f != 0 && f != OH_KERNEL_TYPES) {
         return CUDA_SUCCESS;
     }
     name_function(image, f, nranks, name, sizeof name);
-    OH_CU_TRY(library_get_kernel(&kernel, libraries[image], name));
-    OH_CU_TRY(kernel_get_function(&function, kernel));
-    /* Asking for an attribute makes the driver load the code now (CUDA_MODULE_LOADING=LAZY is the default). */
-    OH_CU_TRY(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
+    OH_TRY(get_function(libraries[image], name, &set->function[image][f], &code));
     set->programmatic &= code >= PROGRAMMATIC_CODE;
-    set->function[image][f] = function;
     return CUDA_SUCCESS;
 }
 
@@ -104,11 +116,7 @@ static CUresult load_set(CUdevice device, uint32_t nranks, struct oh_kernel_set 
     OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
     set->programmatic = major >= 9;
     for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
-        CUlibrary library = libraries[i];
-        if (!library) {
-            OH_CU_TRY(library_load_data(&library, images[i].code, NULL, NULL, 0, NULL, NULL, 0));
-            libraries[i] = library;
-        }
+        OH_TRY(get_library(images[i].code, &libraries[i]));
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
             OH_TRY(load_function(i, f, nranks, set));
         }
@@ -203,6 +211,23 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
     list.words = (uint32_t)oh_message_words(args->count, oh_type_size(launch->type));
     list.item[0] = (struct oh_list_item){args->sendbuff, args->recvbuff, args->count, args->stride, args->root, 0};
     return oh_kernel_launch_list(launch, &list);
+}
+
+CUresult oh_verify_kernels_get(struct oh_verify_kernels *kernels_p)
+{
+    int code;
+    OH_TRY(get_library(oh_image_verify, &verify_library));
+    OH_TRY(get_function(verify_library, "onehop_verify_magnitudes", &kernels_p->magnitudes, &code));
+    return get_function(verify_library, "onehop_verify_compare", &kernels_p->compare, &code);
+}
+
+CUresult oh_verify_launch(CUfunction function, const struct oh_verify_args *args, uint64_t elements, CUstream stream)
+{
+    const uint64_t blocks = (elements + VERIFY_THREADS - 1) / VERIFY_THREADS;
+    const CUlaunchConfig config =
+        oh_launch_config(blocks < VERIFY_BLOCKS ? (unsigned)blocks : VERIFY_BLOCKS, VERIFY_THREADS, stream);
+    void *parameters[] = {(void *)args};
+    return oh_driver.launch_kernel_ex(&config, function, parameters, NULL);
 }
 
 /* As cuda.h of CUDA 12.4 has CUdevResource and CU_DEV_RESOURCE_TYPE_SM: cuda.h of 12.0 lacks both. */

@@ -62,6 +62,17 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
 /* The same for several calls in one launch. */
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args);
 
+/* The kernels of ONEHOP_VERIFY in one context. */
+struct oh_verify_kernels {
+    CUfunction magnitudes, compare;
+};
+
+/* Gets them for the current context, as oh_kernel_set_get. */
+CUresult oh_verify_kernels_get(struct oh_verify_kernels *kernels_p);
+
+/* Launches one of them, for so many elements, in the current context. Returns the driver's result. */
+CUresult oh_verify_launch(CUfunction function, const struct oh_verify_args *args, uint64_t elements, CUstream stream);
+
 /*
  * Finds the room that the current context, which is `context` on `device`, has for all kernels of a set with the grids
  * of the table. A green context and a share of MPS have fewer multiprocessors than the device. Kernels of others are

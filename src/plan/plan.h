@@ -26,21 +26,6 @@
 #define OH_NCCL_FP8_E5M2 ((ncclDataType_t)11)
 #define OH_NCCL_TYPES 12
 
-/* Element types of the kernels: integers by width alone. The first OH_SUM_TYPES have separate kernels for the sum. */
-enum oh_kernel_type {
-    OH_TYPE_F32,
-    OH_TYPE_F16,
-    OH_TYPE_BF16,
-    OH_SUM_TYPES,
-    OH_TYPE_F64 = OH_SUM_TYPES,
-    OH_TYPE_E4M3,
-    OH_TYPE_E5M2,
-    OH_TYPE_I8,
-    OH_TYPE_I32,
-    OH_TYPE_I64,
-    OH_KERNEL_TYPES
-};
-
 /* What an op makes of the elements of all ranks. */
 struct oh_op {
     enum oh_kernel_op kind;

@@ -35,6 +35,8 @@
     X(INVARIANT, "ONEHOP_INVARIANT", "0", "0 or 1")                                                                    \
     X(PINNED, "ONEHOP_PINNED", "forward", "forward or serve")                                                          \
     X(CHECK_CALLS, "ONEHOP_CHECK_CALLS", "0", "0 or 1")                                                                \
+    X(VERIFY, "ONEHOP_VERIFY", "0", "0 to 1000000000")                                                                 \
+    X(VERIFY_FATAL, "ONEHOP_VERIFY_FATAL", "0", "0 or 1")                                                              \
     X(GRAPH_MIXING, "ONEHOP_GRAPH_MIXING", "1, or NCCL_GRAPH_MIXING_SUPPORT", "0 or 1")                                \
     X(LAUNCH_ORDER, "ONEHOP_LAUNCH_ORDER", "1", "0 or 1")                                                              \
     X(TRIGGER, "ONEHOP_TRIGGER", "0", "0 or 1")                                                                        \

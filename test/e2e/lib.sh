@@ -243,7 +243,7 @@ counts() {
     case $1 in
     even) value=$([ -z "$(uneven_ranks)" ] && echo even) ;;
     [0-9]*:*) number=${1%%:*} value=$(count_of "${1#*:}") ;;
-    served=* | fallback=* | oneshot=* | twoshot=* | size=* | kind=* | allreduce=* | allgather=* | reducescatter=* | broadcast=*)
+    served=* | fallback=* | oneshot=* | twoshot=* | size=* | kind=* | allreduce=* | allgather=* | reducescatter=* | broadcast=* | verified=* | differing=*)
         value=$(sum_of "${1%%=*}") ;;
     *) value=$(report_of "${1%%=*}") ;;
     esac

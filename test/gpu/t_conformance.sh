@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# t_conformance.sh [STEP...] - NCCL's contract and random calls, on GPUs. Steps: conformance conformance-stock one-queue sanitize soak-stock soak programs.
+# t_conformance.sh [STEP...] - NCCL's contract and random calls, on GPUs. Steps: conformance conformance-stock verify one-queue sanitize soak-stock soak programs.
 . "$(dirname "$0")/lib.sh"
 
 # conform STEP LIMIT SETTING... -- ARGUMENT...: onehop-conformance, and what it counted.
@@ -97,6 +97,17 @@ step_conformance_stock() {
     conform conformance-stock 900 -- $full
 }
 
+# Every call by NCCL, too: no right result differs, and one that another stream writes to does.
+step_verify() {
+    conform verify 900 LD_PRELOAD="$library" ONEHOP_VERIFY=1 ONEHOP_VERIFY_FATAL=1 ONEHOP_STATS=1 -- $full
+    note "$(printf '%-24s %s' verify "$(sed -n 's/.* \(verified=[0-9]*\) \(differing=[0-9]*\).*/\1 \2/p' "$out/verify.log" | awk -F '[= ]' \
+        '{ v += $2; d += $4 } END { printf "%d calls verified, %d differ", v, d }')")"
+    have_torch verify-differing || return
+    step verify-differing 120 env LD_PRELOAD="$library" ONEHOP_VERIFY=1 \
+        bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_verify.py"
+    grep -q "WARN .* differs from NCCL's: element" "$out/verify-differing.log" || bad "verify-differing: no result was found to differ"
+}
+
 # Streams that share a hardware queue.
 step_one_queue() {
     CUDA_DEVICE_MAX_CONNECTIONS=1 conform one-queue 400 LD_PRELOAD="$library" -- $full \
@@ -115,4 +126,4 @@ step_programs() {
     done
 }
 
-run_steps "conformance conformance-stock one-queue sanitize soak-stock soak programs" "$@"
+run_steps "conformance conformance-stock verify one-queue sanitize soak-stock soak programs" "$@"

@@ -533,6 +533,10 @@ static void draw_settings(struct generator *g)
         snprintf(text, sizeof text, "ONEHOP_COLLECTIVES=%s", kinds[pick(g, 3)]);
         put_setting(program, text);
     }
+    if (chance(g, 15)) { /* a false alarm is an error */
+        put_setting(program, chance(g, 50) ? "ONEHOP_VERIFY=1" : "ONEHOP_VERIFY=3");
+        put_setting(program, "ONEHOP_VERIFY_FATAL=1");
+    }
     if (chance(g, 30)) {
         put_setting(program, "SIMNODE_NCCL_BACKGROUND=1");
         put_setting(program, "SIMNODE_NCCL_DELAY_US=500");

@@ -145,6 +145,10 @@ static CUresult take_arguments(CUcontext ctx, const struct CUkern_st *kernel, co
     bool right = arguments_reachable(ctx, &args->base);
     if (kernel->args_bytes == sizeof args->base) {
         right = right && buffers_reachable(ctx, args->base.sendbuff, args->base.recvbuff);
+    } else if (kernel->args_bytes == sizeof(struct oh_verify_args)) {
+        const struct oh_verify_args *verify = (const void *)args;
+        right = right && buffers_reachable(ctx, args->base.sendbuff, args->base.recvbuff) &&
+                buffers_reachable(ctx, verify->reference, verify->magnitudes);
     } else {
         right = right && args->calls > 0 && args->calls <= OH_LIST_CALLS;
         for (uint32_t i = 0; right && i < args->calls; i++) {

@@ -13,6 +13,7 @@
 #include "kernels/oneshot.cu"
 #include "kernels/reducescatter.cu"
 #include "kernels/twoshot.cu"
+#include "kernels/verify.cu"
 
 #include "test/simnode/kernels.h"
 

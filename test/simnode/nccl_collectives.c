@@ -107,8 +107,9 @@ static void take_pieces(const struct simnccl_operation *op, const struct shape *
             memcpy(out + (size_t)r * op->count * size, piece + own, bytes);
         }
     }
-    if (getenv("SIMNODE_NCCL_WRONG") != NULL && count > 0) { /* for tests of who checks results */
-        *(unsigned char *)out ^= 1;
+    const char *wrong = getenv("SIMNODE_NCCL_WRONG"); /* for tests of who checks results */
+    if (wrong && count > 0) {
+        ((unsigned char *)out)[strcmp(wrong, "high") == 0 ? size - 1 : 0] ^= 1;
     }
 }
 

@@ -197,6 +197,21 @@ OH_DEVICE uint64_t oh_pair_load(const void *at)
     return __atomic_load_n(static_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
 }
 
+OH_DEVICE void oh_pair_store(void *at, uint64_t value)
+{
+    __atomic_store_n(static_cast<uint64_t *>(at), value, __ATOMIC_RELAXED);
+}
+
+OH_DEVICE uint32_t oh_word_exchange(void *at, uint32_t value)
+{
+    return __atomic_exchange_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_word_publish(void *at, uint32_t value)
+{
+    __atomic_store_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELEASE);
+}
+
 /* The block goes on to leave; what runs the kernel makes the context unusable. */
 OH_DEVICE void oh_trap()
 {

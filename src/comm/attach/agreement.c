@@ -9,6 +9,7 @@
  */
 #include "comm/attach/attach.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,26 @@ static bool publish_table(struct oh_comm *comm)
     return oh_plan_table_end(&table) > 0;
 }
 
+/* NCCL's call and onehop's are launched one behind the other, so NCCL must not launch its own in the background. */
+static uint64_t verify_interval(struct oh_comm *comm)
+{
+    const uint64_t interval = oh_env_number(OH_ENV_VERIFY, false, 1000000000, 0);
+    if (interval == 0) {
+        return 0;
+    }
+    if (!comm->id.config.blocking) {
+        OH_WARN("comm %p rank %u nranks %u: no call is verified: the communicator is non-blocking",
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks);
+        return 0;
+    }
+    if (oh_staging_create_verify(&comm->staging) != CUDA_SUCCESS) {
+        OH_WARN("comm %p rank %u nranks %u: no call is verified: no %u MiB for it on GPU %s", (void *)comm->id.nccl,
+                comm->id.rank, comm->id.nranks, OH_VERIFY_BYTES >> 20, comm->agreement.gpu.bus_id);
+        return 0;
+    }
+    return interval;
+}
+
 /* Publishes who this rank is and where its staging is. */
 static bool publish(struct oh_comm *comm)
 {
@@ -124,6 +145,7 @@ static bool publish(struct oh_comm *comm)
     }
     info->invariant = comm->id.config.invariant;
     info->check = oh_env_flag(OH_ENV_CHECK_CALLS, false);
+    info->verify = verify_interval(comm);
     snprintf(info->bus_id, sizeof info->bus_id, "%s", comm->agreement.gpu.bus_id);
     if (comm->id.rank == 0 && !publish_table(comm)) {
         return decline(comm, "the settings leave no message to serve");
@@ -205,7 +227,25 @@ static CUresult load_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
     const struct oh_staging *staging = &comm->staging;
     OH_CONTEXT_RELAXED(&staging->context);
     OH_TRY(oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels));
+    OH_TRY(comm->verify.interval > 0 ? oh_verify_kernels_get(&comm->verify.kernels) : CUDA_SUCCESS);
     return oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, room_p);
+}
+
+/* All ranks verify the same calls, or none. */
+static void prepare_verify(struct oh_comm *comm)
+{
+    const struct oh_peer_info *info = comm->segment.shared->peer_info;
+    const uint64_t interval = info[0].verify;
+    for (uint32_t r = 1; r < comm->id.nranks; r++) {
+        if (info[r].verify != interval) {
+            OH_WARN("comm %p rank %u nranks %u: no call is verified: ONEHOP_VERIFY is %" PRIu64
+                    " on rank 0 and %" PRIu64 " on rank %u",
+                    (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, interval, info[r].verify, r);
+            return;
+        }
+    }
+    comm->verify.is_fatal = oh_env_flag(OH_ENV_VERIFY_FATAL, false);
+    comm->verify.interval = interval;
 }
 
 /* Fills in the arguments that are the same in every call. */
@@ -233,6 +273,7 @@ static bool prepare(struct oh_comm *comm)
     for (uint32_t r = 0; r < comm->id.nranks; r++) { /* all have published their peer info: the same for all */
         comm->serve.check |= shared->peer_info[r].check != 0;
     }
+    prepare_verify(comm);
     if (!oh_plan_table_valid(&comm->serve.table, comm->id.nranks)) {
         return decline(comm, "rank 0's tuning table is not valid");
     }

@@ -16,11 +16,12 @@
 #include "util/clock.h"
 #include "util/scope.h"
 
-static ncclResult_t serve(const struct oh_call *call)
+static ncclResult_t serve(struct oh_call *call)
 {
     OH_KEEP_ERRNO();
     OH_TRY(oh_comm_is_launching(call->comm) ? oh_call_check_launched(call->comm) : ncclSuccess);
     OH_TRY(oh_check_call(call));
+    OH_TRY(call->comm->verify.interval > 0 ? oh_verify_alone(call) : ncclSuccess);
     return oh_call_launch(call);
 }
 

@@ -292,12 +292,36 @@ static ncclResult_t keep(struct oh_call *call)
     return add_call(call);
 }
 
+/* NCCL has a call on the stream. */
+static void note_nccl_call(struct stream_use *use, const struct oh_call *call)
+{
+    use->nccl_call.needs_all_ranks =
+        oh_call_needs_all_ranks(call) && (!use->has_nccl_call || use->nccl_call.needs_all_ranks);
+    use->has_nccl_call = true;
+}
+
+/* NCCL makes the call, too, if it is chosen: in its part of the group, which comes before onehop's. */
+static ncclResult_t add_verified(struct oh_call *call, struct stream_use *use)
+{
+    size_t before = 0;
+    for (size_t i = 0; i < group.call_count; i++) {
+        const struct oh_call *other = &group.calls[i];
+        before += other != call && other->comm == call->comm && other->route == OH_ROUTE_ONEHOP;
+    }
+    if (!oh_verify_choose(call, before)) {
+        return ncclSuccess;
+    }
+    note_nccl_call(use, call);
+    return oh_verify_forward(call);
+}
+
 /* onehop executes the call. */
-static ncclResult_t add_served(const struct oh_call *call)
+static ncclResult_t add_served(struct oh_call *call)
 {
     struct stream_use *use;
     OH_TRY(oh_comm_is_launching(call->comm) ? oh_call_check_launched(call->comm) : ncclSuccess);
     OH_TRY(add_stream(call, &use));
+    OH_TRY(call->comm->verify.interval > 0 ? add_verified(call, use) : ncclSuccess);
     use->served = true;
     group.served_count++;
     return ncclSuccess;
@@ -314,9 +338,7 @@ static ncclResult_t add_nccl(const struct oh_call *call)
     group.in_nccl = call->handle;
     if (oh_comm_is_ordered(call->comm)) {
         OH_TRY(add_stream(call, &use));
-        use->nccl_call.needs_all_ranks =
-            oh_call_needs_all_ranks(call) && (!use->has_nccl_call || use->nccl_call.needs_all_ranks);
-        use->has_nccl_call = true;
+        note_nccl_call(use, call);
     }
     return ncclSuccess;
 }
@@ -660,6 +682,16 @@ static void check_departed(void)
     }
 }
 
+/* Before NCCL's part, which has the calls already. */
+static void begin_verified(void)
+{
+    for (size_t i = 0; i < group.call_count && group.error == ncclSuccess; i++) {
+        if (group.calls[i].verified.count > 0) {
+            fail_group(&group.calls[i], oh_verify_begin(&group.calls[i]));
+        }
+    }
+}
+
 void oh_group_decide(bool is_estimate)
 {
     OH_KEEP_ERRNO();
@@ -678,6 +710,7 @@ void oh_group_decide(bool is_estimate)
     if (!is_estimate) {
         check_departed();
         order_before_nccl();
+        begin_verified();
     }
 }
 

@@ -65,7 +65,7 @@ static struct oh_launch describe(const struct oh_submission *submission, const s
     *args_p = comm->serve.args;
     args_p->signature = oh_signature_of(call, (int)plan->algorithm);
     args_p->call_number = submission->call_number;
-    args_p->report_count = count < UINT32_MAX ? (uint32_t)count : UINT32_MAX; /* for people */
+    args_p->report_count = oh_report_count(count);
     return (struct oh_launch){
         .set = comm->serve.kernels,
         .plan = plan,
@@ -183,6 +183,7 @@ static CUresult launch_next(struct oh_submission *submission)
         oh_counter_add(&counters->calls[plan.algorithm], 1);
         oh_counter_add(&counters->collectives[plan.collective], 1);
         oh_counter_add(&counters->bytes, oh_call_bytes(&calls[i]));
+        OH_TRY(calls[i].verified.count > 0 ? oh_verify_compare(submission, &calls[i]) : CUDA_SUCCESS);
     }
     submission->launched += count;
     return CUDA_SUCCESS;

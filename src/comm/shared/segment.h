@@ -70,6 +70,7 @@ struct oh_peer_info {
     int32_t pid;
     uint32_t invariant;       /* this rank's setting (struct oh_comm_config); the ranks must have the same */
     uint32_t check;           /* this rank wants calls to be compared (ONEHOP_CHECK_CALLS); then all do */
+    uint64_t verify;          /* this rank's ONEHOP_VERIFY, and it has the memory; the ranks must have the same */
     uint64_t start_time;      /* of the process, against a pid used again (util/process.h) */
     uint64_t pid_namespace;   /* inode of /proc/self/ns/pid: a pid says nothing in another one; 0: unknown */
     uint64_t process;         /* random, equal for ranks of one process only */

@@ -66,6 +66,7 @@ void oh_staging_move(struct oh_staging *staging, struct oh_staging *to_p)
 {
     *to_p = *staging;
     staging->base = 0;
+    staging->verify = 0;
     staging->stream = NULL;
     staging->control = NULL;
     staging->control_device = 0;
@@ -143,6 +144,17 @@ CUresult oh_staging_create(struct oh_staging *staging)
     }
     OH_TRY(map_control(staging));
     return start_clearing(staging);
+}
+
+CUresult oh_staging_create_verify(struct oh_staging *staging)
+{
+    OH_CONTEXT_RELAXED(&staging->context);
+    return OH_CU(mem_alloc(&staging->verify, OH_VERIFY_BYTES));
+}
+
+uint64_t oh_staging_bytes(const struct oh_staging *staging)
+{
+    return (staging->base ? OH_STAGING_BYTES : 0) + (staging->verify ? OH_VERIFY_BYTES : 0);
 }
 
 CUresult oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info)
@@ -272,6 +284,10 @@ static CUresult free_memory(struct oh_staging *staging)
         OH_TRY(oh_driver.mem_host_unregister(staging->control));
         staging->control_device = 0;
     }
+    if (staging->verify) {
+        OH_TRY(oh_driver.mem_free(staging->verify));
+        staging->verify = 0;
+    }
     if (staging->base) {
         OH_TRY(oh_driver.mem_free(staging->base));
         staging->base = 0;
@@ -301,7 +317,8 @@ CUresult oh_staging_destroy(struct oh_staging *staging)
 void oh_staging_abandon(struct oh_staging *staging)
 {
     if (staging->context.handle) {
-        OH_INFO("device %d: the driver keeps %u MiB until the process ends", staging->device, OH_STAGING_BYTES >> 20);
+        OH_INFO("device %d: the driver keeps %u MiB until the process ends", staging->device,
+                (unsigned)(oh_staging_bytes(staging) >> 20));
     }
     *staging = (struct oh_staging){.base = 0};
 }

@@ -19,12 +19,16 @@
 #include "gpu/driver.h"
 #include "kernels/abi.h"
 
+/* For ONEHOP_VERIFY: results of NCCL's, and sums of magnitudes. */
+#define OH_VERIFY_BYTES (64u << 20)
+
 struct oh_staging {
     CUdevice device;
     struct oh_context context; /* handle NULL: nothing is held, and the rest means nothing */
     bool primary_retained;     /* context is the device's primary one, and held by us */
     CUdeviceptr base;
-    CUstream stream; /* of the set-up, which clears the memory, and of oh_staging_hold; else NULL */
+    CUdeviceptr verify; /* OH_VERIFY_BYTES; 0: none */
+    CUstream stream;    /* of the set-up, which clears the memory, and of oh_staging_hold; else NULL */
     /*
      * Anonymous host memory, registered with the driver: readable also after the program has destroyed the context.
      * Shared, so that after a fork this process still writes to the page that the GPU reads.
@@ -46,6 +50,12 @@ CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *
 
 /* Allocates the memory and starts to clear it. */
 CUresult oh_staging_create(struct oh_staging *staging);
+
+/* Allocates the memory for ONEHOP_VERIFY. */
+CUresult oh_staging_create_verify(struct oh_staging *staging);
+
+/* Returns the bytes of GPU memory that the staging holds. */
+uint64_t oh_staging_bytes(const struct oh_staging *staging);
 
 /*
  * Moves all but the context, which both have then. Before the first is destroyed, oh_staging_share_context makes the

@@ -65,7 +65,7 @@ static struct oh_stats_record facts_of(const struct oh_comm *comm)
         .rank = comm->id.rank,
         .nranks = comm->id.nranks,
         .state = views[state].shown,
-        .memory = comm->attach.voted && comm->staging.base ? OH_STAGING_BYTES : 0,
+        .memory = comm->attach.voted ? oh_staging_bytes(&comm->staging) : 0,
         .attach_us = (uint64_t)(comm->attach.ms * 1000),
         .invariant = comm->id.config.invariant,
     };

@@ -117,6 +117,9 @@ size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_
     if (record->invariant) {
         add(line_p, &used, " invariant=%s", oh_stats_invariant(record));
     }
+    if (record->verified > 0) {
+        add(line_p, &used, " verified=%" PRIu64 " differing=%" PRIu64, record->verified, record->differing);
+    }
     add(line_p, &used, "%s%.*s", record->reason[0] ? " reason: " : "", OH_REASON_BYTES - 1, record->reason);
     return used;
 }
@@ -149,6 +152,7 @@ size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_
         oh_stats_fallbacks(record), record->fallback_bytes);
     add_list(line_p, &used, true, OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
     add(line_p, &used, "},\"staging_bytes\":%" PRIu64 ",\"attach_us\":%" PRIu64, record->memory, record->attach_us);
+    add(line_p, &used, ",\"verified\":%" PRIu64 ",\"differing\":%" PRIu64, record->verified, record->differing);
     add(line_p, &used, ",\"invariant\":\"%s\",\"reason\":", oh_stats_invariant(record));
     add_string(line_p, &used, reason);
     add(line_p, &used, "}");

@@ -54,7 +54,7 @@ enum oh_state {
 };
 
 /* The numbers of a communicator: by name, and in one array, by which they are copied and added up. */
-#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT + OH_FALLBACK_COUNT + 3)
+#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT + OH_FALLBACK_COUNT + 5)
 #define OH_COUNTS_OF(type_)                                                                                            \
     union {                                                                                                            \
         struct {                                                                                                       \
@@ -64,6 +64,8 @@ enum oh_state {
             type_ fallbacks[OH_FALLBACK_COUNT];         /* by reason */                                                \
             type_ fallback_bytes;                       /* of these */                                                 \
             type_ nccl_allreduces;                      /* of these, with elements: sums in an order of NCCL's */      \
+            type_ verified;                             /* served calls that NCCL has made, too (ONEHOP_VERIFY) */     \
+            type_ differing;                            /* results of these that differ from NCCL's */                 \
         };                                                                                                             \
         type_ counts[OH_COUNTS];                                                                                       \
     }

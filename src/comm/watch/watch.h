@@ -2,20 +2,18 @@
 /*
  * watch.h - failures of a communicator, how they are detected, and calls as the other ranks read them
  *
- * Does: failure.c publishes rank states and last calls in the segment, and makes a communicator fail on all ranks. The
- *    rank that detects a failure logs it; the others read it in the segment. A failed communicator is not SERVED, so
- *    the next call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay
- *    nothing. Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with
- *    a wrong result, until the program aborts, revokes, shrinks with the abort flag, or destroys
- *    (oh_kernels_abort).
- *    monitor.c polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host
- *    memory. A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or
- *    it has destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a
- *    kernel of onehop or in an eager allreduce that NCCL serves, or if a call is made. A departure alone is no failure:
- *    programs end their ranks in any order and in any way.
- * Threads: the thread that uses the communicator, unless a function says any. The monitor is one background thread a
- *    process. It calls the driver only where a peer has departed while NCCL serves a call.
- * Owns: the list of monitored communicators.
+ * Does: difference.c tells of results that differ from NCCL's. failure.c publishes rank states and last calls in the
+ * segment, and makes a communicator fail on all ranks. The rank that detects a failure logs it; the others read it in
+ * the segment. A failed communicator is not SERVED, so the next call goes the way of calls that NCCL serves, where it
+ * is refused; the calls of a sound communicator pay nothing. Fail-stop: a failure ends no kernel. A kernel that waits
+ * goes on, so that its stream never completes with a wrong result, until the program aborts, revokes, shrinks with the
+ * abort flag, or destroys (oh_kernels_abort). monitor.c polls, every 80 ms and when a peer's process ends, the words
+ * that kernels and ranks store in host memory. A peer has departed when it sends nothing more: its process has ended,
+ * it has aborted the communicator, or it has destroyed it and closed its peers' memory. Then the communicator fails if
+ * a call of this rank waits, in a kernel of onehop or in an eager allreduce that NCCL serves, or if a call is made. A
+ * departure alone is no failure: programs end their ranks in any order and in any way. Threads: the thread that uses
+ * the communicator, unless a function says any. The monitor is one background thread a process. It calls the driver
+ * only where a peer has departed while NCCL serves a call. Owns: the list of monitored communicators.
  */
 #ifndef OH_COMM_WATCH_WATCH_H_
 #define OH_COMM_WATCH_WATCH_H_
@@ -29,6 +27,12 @@ static inline uint32_t oh_signature_of(const struct oh_call *call, int algorithm
 {
     return (uint32_t)algorithm | (uint32_t)call->type << 8 | (uint32_t)call->op.kind << 16 |
            (uint32_t)call->kind << 24 | (uint32_t)(call->root & 0xf) << 28;
+}
+
+/* The elements of a call, for people. */
+static inline uint32_t oh_report_count(uint64_t count)
+{
+    return count < UINT32_MAX ? (uint32_t)count : UINT32_MAX;
 }
 
 /* Writes "a sum of 5 x float32, oneshot", or "a broadcast from 0 of ...", of what it is given; from any values. */
@@ -85,7 +89,7 @@ static inline uint64_t oh_progress_add(struct oh_comm *comm, size_t calls, uint3
     comm->serve.launched_calls += calls;
     atomic_store_explicit(&progress->begun_calls, comm->serve.launched_calls, memory_order_relaxed);
     atomic_store_explicit(&progress->signature, signature, memory_order_release);
-    atomic_store_explicit(&progress->count, count < UINT32_MAX ? (uint32_t)count : UINT32_MAX, memory_order_release);
+    atomic_store_explicit(&progress->count, oh_report_count(count), memory_order_release);
     atomic_store_explicit(&progress->calls, comm->serve.launched_calls, memory_order_release);
     return comm->serve.launched_calls;
 }
@@ -105,6 +109,15 @@ bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *
  * Returns ncclSuccess, or ncclInvalidUsage (logged): the calls differ, and the communicator has failed.
  */
 ncclResult_t oh_check_call(const struct oh_call *call);
+
+/* --- difference.c ------------------------------------------------------------------------------------------------- */
+
+/*
+ * ONEHOP_VERIFY: returns true if there is a result that differs from NCCL's and has not been told, and writes a
+ * sentence on the last one. With ONEHOP_VERIFY_FATAL the communicator has failed then. Any thread.
+ */
+#define OH_DIFFERENCE_TEXT 512
+bool oh_difference_tell(struct oh_comm *comm, char *line_p, size_t size);
 
 /* --- monitor.c ---------------------------------------------------------------------------------------------------- */
 

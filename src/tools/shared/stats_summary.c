@@ -77,7 +77,9 @@ static void add_line(struct oh_stats_summary *summary, const char *line, json_t 
     char pid[24];
     json_t *object = json_loads(line, 0, NULL);
     if (json_unpack(object, "{s:s,s:s,s:s}", "state", &state, "reason", &reason, "invariant", &invariant) == 0) {
-        struct oh_stats_record record = {.bytes = number_of(object, "bytes")};
+        struct oh_stats_record record = {.bytes = number_of(object, "bytes"),
+                                         .verified = number_of(object, "verified"),
+                                         .differing = number_of(object, "differing")};
         read_list(object, "served_by_algorithm", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record.calls);
         read_list(object, "served_by_collective", ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record.collectives);
         read_list(object, "fallback_reasons", OH_FALLBACK_COUNT, oh_fallback_name, record.fallbacks);
@@ -156,6 +158,10 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
         fprintf(stream, "%s%" JSON_INTEGER_FORMAT " fallbacks: %s: %s\n", prefix, json_integer_value(fallbacks),
                 oh_fallback_text(OH_FALLBACK_COMM),
                 reason[0] ? reason : "its ranks had not agreed yet, or it was finalized, aborted or revoked");
+    }
+    if (summary->total.verified > 0) {
+        fprintf(stream, "%s%" PRIu64 " verified, %" PRIu64 " results differ from NCCL's\n", prefix,
+                summary->total.verified, summary->total.differing);
     }
     if (summary->variant > 0) {
         fprintf(stream, "%sinvariant: no: %" PRIu64 " of %" PRIu64 " communicators and ranks had sums by NCCL%s%s\n",

@@ -87,6 +87,9 @@ static void print_comm(FILE *stream, const struct oh_stats_record *record)
     print_parts(stream, "; served: ", ONEHOP_ALGORITHM_COUNT, oh_algorithm_name, record->calls);
     print_parts(stream, "; collectives: ", ONEHOP_COLLECTIVE_COUNT, oh_collective_name, record->collectives);
     print_parts(stream, "; fallbacks: ", OH_FALLBACK_COUNT, oh_fallback_name, record->fallbacks);
+    if (record->verified > 0) {
+        fprintf(stream, "; verified: %" PRIu64 ", differing: %" PRIu64, record->verified, record->differing);
+    }
     fprintf(stream, "%s%s\n", record->invariant ? "; invariant: " : "",
             record->invariant ? oh_stats_invariant(record) : "");
     if (record->reason[0]) {

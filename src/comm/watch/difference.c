@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * difference.c - tells which results differ from NCCL's (ONEHOP_VERIFY)
+ *
+ * Does: Reads what the kernel that compares has stored in the control block.
+ * Threads: any: the monitor, and the thread that ends the communicator.
+ * Owns: nothing.
+ */
+#include "comm/watch/watch.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Reads the last difference, and returns how many calls differ. Acquire: pairs with oh_word_publish in verify_tell().
+ */
+static uint32_t read_difference(const struct oh_control *control, struct oh_difference *difference_p)
+{
+    const struct oh_difference *difference = &control->difference;
+    uint32_t calls;
+    do {
+        calls = __atomic_load_n(&difference->calls, __ATOMIC_ACQUIRE);
+        difference_p->call_number = __atomic_load_n(&difference->call_number, __ATOMIC_ACQUIRE);
+        difference_p->signature = __atomic_load_n(&difference->signature, __ATOMIC_ACQUIRE);
+        difference_p->report_count = __atomic_load_n(&difference->report_count, __ATOMIC_ACQUIRE);
+        difference_p->element = __atomic_load_n(&difference->element, __ATOMIC_ACQUIRE);
+        difference_p->onehop = __atomic_load_n(&difference->onehop, __ATOMIC_ACQUIRE);
+        difference_p->nccl = __atomic_load_n(&difference->nccl, __ATOMIC_ACQUIRE);
+    } while (calls != __atomic_load_n(&difference->calls, __ATOMIC_RELAXED));
+    return calls;
+}
+
+#define VALUE_TEXT 32
+
+static void format_value(uint32_t signature, uint64_t bits, char text_p[VALUE_TEXT])
+{
+    const ncclDataType_t type = (ncclDataType_t)(signature >> 8 & 0xff);
+    const int kernel_type = oh_type_kernel(type);
+    if (kernel_type < OH_TYPE_I8) {
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        snprintf(text_p, VALUE_TEXT, "%.17g", value);
+    } else if (type == ncclInt8 || type == ncclInt32 || type == ncclInt64) {
+        const unsigned unused = 64 - 8 * (unsigned)oh_type_size(type);
+        snprintf(text_p, VALUE_TEXT, "%" PRId64, (int64_t)(bits << unused) >> unused);
+    } else {
+        snprintf(text_p, VALUE_TEXT, "%" PRIu64, bits);
+    }
+}
+
+bool oh_difference_tell(struct oh_comm *comm, char *line_p, size_t size)
+{
+    struct oh_difference difference;
+    char what[OH_SIGNATURE_TEXT], ours[VALUE_TEXT], theirs[VALUE_TEXT];
+    unsigned told = atomic_load(&comm->verify.told);
+    if (comm->verify.interval == 0 || !comm->staging.control) {
+        return false;
+    }
+    const uint32_t calls = read_difference(comm->staging.control, &difference);
+    if (calls == told || !atomic_compare_exchange_strong(&comm->verify.told, &told, calls)) {
+        return false; /* or another thread tells it */
+    }
+    atomic_store_explicit(&oh_comm_counters(comm)->differing, calls, memory_order_relaxed);
+    oh_signature_format(difference.signature, difference.report_count, what);
+    format_value(difference.signature, difference.onehop, ours);
+    format_value(difference.signature, difference.nccl, theirs);
+    const bool fails = comm->verify.is_fatal && oh_comm_fail(comm, ncclInternalError, OH_MAX_RANKS);
+    snprintf(line_p, size,
+             "comm %p rank %u of %u: call %u, %s, differs from NCCL's: element %" PRIu64
+             " is %s, and %s with NCCL; %u calls differ so far%s",
+             (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, difference.call_number, what, difference.element,
+             ours, theirs, calls, fails ? ": calls now return ncclInternalError" : "");
+    return true;
+}
