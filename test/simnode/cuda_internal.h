@@ -90,6 +90,7 @@ struct CUctx_st {
 
 /* Done when `left` is 0. Counted by reference. */
 struct simcuda_marker {
+    pthread_cond_t reached;
     unsigned references;
     unsigned left; /* streams that are not there yet */
     uint64_t time; /* ns, when it was done */
@@ -223,7 +224,7 @@ struct simcuda_memory {
 
 struct simcuda_state {
     pthread_mutex_t lock;
-    pthread_cond_t progress; /* a marker is done */
+    pthread_cond_t progress; /* a queue has room, or its next operation may start */
     _Atomic pid_t owner;     /* the process that called cuInit; 0: nobody has */
     const struct simnode_topology *topology;
     size_t memory; /* bytes of each GPU; SIMNODE_MEMORY_MIB */

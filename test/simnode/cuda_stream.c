@@ -18,6 +18,7 @@
 struct simcuda_marker *simcuda_marker_new(unsigned streams)
 {
     struct simcuda_marker *marker = simnode_new(sizeof *marker);
+    pthread_cond_init(&marker->reached, NULL);
     marker->references = 1;
     marker->left = streams;
     return marker;
@@ -26,6 +27,7 @@ struct simcuda_marker *simcuda_marker_new(unsigned streams)
 void simcuda_marker_release(struct simcuda_marker *marker)
 {
     if (marker && --marker->references == 0) {
+        pthread_cond_destroy(&marker->reached);
         free(marker);
     }
 }
@@ -36,7 +38,7 @@ static void marker_reach(struct simcuda_marker *marker)
     if (--marker->left == 0) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         marker->time = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-        pthread_cond_broadcast(&simcuda.progress);
+        pthread_cond_broadcast(&marker->reached);
     }
 }
 
@@ -44,7 +46,7 @@ static void marker_reach(struct simcuda_marker *marker)
 static void marker_wait(struct simcuda_marker *marker)
 {
     while (marker->left > 0) {
-        pthread_cond_wait(&simcuda.progress, &simcuda.lock);
+        pthread_cond_wait(&marker->reached, &simcuda.lock);
     }
 }
 
@@ -236,6 +238,10 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
 void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
 {
     struct simcuda_op op = {.kind = kind, .marker = marker};
+    if (kind == SIMCUDA_OP_RECORD && stream->pending == 0 && stream->started && !simcuda.one_connection) {
+        marker_reach(marker); /* at once: no thread has to wake up */
+        return;
+    }
     marker->references++;
     simcuda_push(stream, &op);
 }
