@@ -178,6 +178,7 @@ struct CUstream_st {
     bool legacy;
     bool started;
     bool closing;
+    bool borrowed;   /* a caller's thread does an operation, not the stream's own */
     pthread_t owner; /* of a per-thread stream */
     pthread_cond_t wake;
     struct simcuda_op *head;

@@ -99,6 +99,12 @@ static void fill(const struct simcuda_op *op)
     }
 }
 
+/* A sleep of 0 us is one of 50 us. */
+static bool is_slow(const struct simcuda_op *op)
+{
+    return simcuda.copy_2d_us > 0 && op->set.pitch != op->set.width;
+}
+
 /* The part of an operation that runs without the lock. */
 static void run_unlocked(CUstream stream, const struct simcuda_op *op)
 {
@@ -111,7 +117,9 @@ static void run_unlocked(CUstream stream, const struct simcuda_op *op)
         free(op->copy.staged);
         break;
     case SIMCUDA_OP_SET:
-        usleep(op->set.pitch != op->set.width ? simcuda.copy_2d_us : 0);
+        if (is_slow(op)) {
+            usleep(simcuda.copy_2d_us);
+        }
         fill(op);
         break;
     case SIMCUDA_OP_HOST:
@@ -179,7 +187,7 @@ static void *stream_main(void *argument)
     CUstream stream = argument;
     pthread_mutex_lock(&simcuda.lock);
     for (;;) {
-        while (!stream->head && !stream->closing) {
+        while (stream->borrowed || (!stream->head && !stream->closing)) {
             pthread_cond_wait(&stream->wake, &simcuda.lock);
         }
         struct simcuda_op *op = stream->head;
@@ -235,10 +243,16 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
     pthread_cond_signal(&stream->wake);
 }
 
+/* A stream has its thread from its first operation on, whatever that is: programs count threads. */
+static bool is_idle(CUstream stream)
+{
+    return stream->started && stream->pending == 0 && !simcuda.one_connection;
+}
+
 void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
 {
     struct simcuda_op op = {.kind = kind, .marker = marker};
-    if (kind == SIMCUDA_OP_RECORD && stream->pending == 0 && stream->started && !simcuda.one_connection) {
+    if (kind == SIMCUDA_OP_RECORD && is_idle(stream)) {
         marker_reach(marker); /* at once: no thread has to wake up */
         return;
     }
@@ -307,6 +321,26 @@ CUresult simcuda_stream_check_legacy(CUstream stream)
     return stream->legacy ? simcuda_capture_check_legacy(stream->ctx, true) : CUDA_SUCCESS;
 }
 
+/* Copies and sets on an idle stream are done at once: its thread need not wake up for them. */
+static bool is_done_at_once(CUstream stream, const struct simcuda_op *op)
+{
+    return is_idle(stream) && (op->kind == SIMCUDA_OP_COPY || (op->kind == SIMCUDA_OP_SET && !is_slow(op)));
+}
+
+static void do_at_once(CUstream stream, const struct simcuda_op *op)
+{
+    stream->borrowed = true;
+    stream->pending++;
+    pthread_mutex_unlock(&simcuda.lock);
+    run_unlocked(stream, op);
+    pthread_mutex_lock(&simcuda.lock);
+    stream->pending--;
+    stream->borrowed = false;
+    if (stream->head || stream->closing) { /* meanwhile */
+        pthread_cond_signal(&stream->wake);
+    }
+}
+
 CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
 {
     if (stream->capture) {
@@ -318,7 +352,11 @@ CUresult simcuda_submit(CUstream stream, const struct simcuda_op *op)
         wait_for_room(stream);
     }
     simcuda_stream_order(stream);
-    simcuda_push(stream, op);
+    if (is_done_at_once(stream, op)) {
+        do_at_once(stream, op);
+    } else {
+        simcuda_push(stream, op);
+    }
     simcuda_stream_release(stream);
     return CUDA_SUCCESS;
 }
