@@ -215,7 +215,7 @@ fi
 # start ARGUMENT...: a run of its own that is measuring when this returns; sets $pid, $ranks.
 start() {
     rm -f "$out" "$err"
-    "${interruptible[@]}" "$onehop" perf -b 64 -e 64 -d all -o all --rounds 1000 "$@" >"$out" 2>"$err" </dev/null &
+    "${interruptible[@]}" "$onehop" perf -b 64 -e 64 -d all -o all --rounds 100 "$@" >"$out" 2>"$err" </dev/null &
     pid=$!
     await 60 grep -qsE '^ +64 +64 +int8 +sum' "$out"
     ranks=$(sed -n 's/^#  Rank .* Pid *\([0-9]*\) .*/\1/p' "$out" | sort -u)
