@@ -199,10 +199,14 @@ static void random_program(struct rank *rank)
 static void reset_staging(struct rank *rank, uint32_t epoch)
 {
     CUstream stream = rank->worker->member[0].stream[0];
-    CUresult result = oh_driver.memset_d32_async(rank->staging, 0, OH_STAGING_BYTES / 4, stream);
+    CUresult result = oh_driver.memset_d32_async(rank->staging, 0, OH_WORDS_OFFSET / 4, stream);
     if (result == CUDA_SUCCESS) {
         result = oh_driver.memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL,
                                             (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4, stream);
+    }
+    if (result == CUDA_SUCCESS) {
+        result = oh_driver.memset_d32_async(rank->staging + OH_ESCAPE_OFFSET, 0,
+                                            (OH_STAGING_BYTES - OH_ESCAPE_OFFSET) / 4, stream);
     }
     for (size_t b = 0; b < OH_MAX_BLOCKS && result == CUDA_SUCCESS; b++) {
         result =
