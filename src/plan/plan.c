@@ -16,7 +16,7 @@
 #define WARP 32
 #define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
-#define FEW_WORDS 256                       /* for which blocks of 64 threads are the fastest (2 x H100, 2026-11-25) */
+#define LEAST_BLOCKS 4u                     /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
 #define MOVED_BYTES (UINT64_C(64) << 20)    /* most of a collective other than allreduce: larger calls do not attach */
 
 static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
@@ -92,7 +92,7 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const uint32_t all = oh_plan_grid_threads(nranks);
     const bool many = nranks <= 4 && 2 * (nranks - 1) * words > (uint64_t)3 * all;
     const uint32_t most = many ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
-    uint32_t blocks = 1, threads = words <= FEW_WORDS ? 64 : 128;
+    uint32_t blocks = LEAST_BLOCKS, threads = 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;
     }

@@ -113,7 +113,7 @@ void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
 
 /*
  * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, as long as
- * there are threads, in small blocks on up to 64 SMs, then in larger blocks; on all SMs if a thread moves many words.
+ * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on all SMs if a thread moves many words.
  */
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p);

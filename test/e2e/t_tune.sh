@@ -82,7 +82,7 @@ for n in 2 3; do
     tap_point $? "--output has the table for $n ranks" "$(diagnosis; cat "$file")"
     [ "$(grep -c '^  .*# as shipped$' "$file")" -gt 4 ]
     tap_point $? "what was not measured is as shipped: larger sizes" "$(cat "$file")"
-    SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,200 --types i32 --batch 2
+    SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,600 --types i32 --batch 2
     expect_served "$n ranks, integers"
 done
 sed -i '/^ *[0-9]/d; s/^ allgather$/  4K twoshot 2 64\n allgather/' "$file"

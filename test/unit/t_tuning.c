@@ -296,15 +296,15 @@ static void test_modelled(void)
         unsigned oneshot_kib, twoshot_kib;
         uint32_t rows, last_blocks, last_threads;
     } tables[] = {
-        {"NVIDIA H200", 8, "450", 64, 4096, 12, 64, 256},
-        {"NVIDIA H100 80GB HBM3", 8, "450", 64, 4096, 12, 64, 256},
-        {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 11, 64, 256},
-        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 12, 128, 512},
-        {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 12, 64, 256},
-        {"NVIDIA B200", 2, "900", 2048, 16384, 12, 128, 512},
-        {"NVIDIA B200", 3, "900", 512, 4096, 12, 128, 512},
-        {"NVIDIA B200", 4, "900", 256, 4096, 13, 128, 512},
-        {"some GPU to come", 7, "300", 32, 4096, 11, 64, 256},
+        {"NVIDIA H200", 8, "450", 64, 4096, 9, 64, 256},
+        {"NVIDIA H100 80GB HBM3", 8, "450", 64, 4096, 9, 64, 256},
+        {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 8, 64, 256},
+        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 9, 128, 512},
+        {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 9, 64, 256},
+        {"NVIDIA B200", 2, "900", 2048, 16384, 9, 128, 512},
+        {"NVIDIA B200", 3, "900", 512, 4096, 9, 128, 512},
+        {"NVIDIA B200", 4, "900", 256, 4096, 10, 128, 512},
+        {"some GPU to come", 7, "300", 32, 4096, 8, 64, 256},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         struct oh_plan_table table;
