@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -40,10 +41,13 @@ static void fold(const T *scalar, const void *const *in, int inputs, size_t coun
         const W value = static_cast<W>(static_cast<const T *>(in[r])[i]);
         return scalar ? static_cast<W>(static_cast<M>(value) * static_cast<M>(factor)) : value;
     };
+    static const bool by_ring = getenv("SIMNODE_NCCL_RING") != nullptr;
     for (size_t i = 0; i < count; i++) {
-        W result = input(0, i);
+        const int first = by_ring ? (int)(i % (size_t)inputs) : 0;
+        W result = input(first, i);
         for (int r = 1; r < inputs; r++) {
-            result = combine(result, input(r, i));
+            result = combine(result, input((first + r) % inputs, i));
+            result = by_ring ? static_cast<W>(static_cast<T>(result)) : result;
         }
         const T reduced = static_cast<T>(result);
         static_cast<T *>(out)[i] = divides ? static_cast<T>(static_cast<W>(reduced) / static_cast<W>(inputs)) : reduced;

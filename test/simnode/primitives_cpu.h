@@ -202,9 +202,9 @@ OH_DEVICE void oh_pair_store(void *at, uint64_t value)
     __atomic_store_n(static_cast<uint64_t *>(at), value, __ATOMIC_RELAXED);
 }
 
-OH_DEVICE uint32_t oh_word_exchange(void *at, uint32_t value)
+OH_DEVICE uint64_t oh_pair_exchange(void *at, uint64_t value)
 {
-    return __atomic_exchange_n(static_cast<uint32_t *>(at), value, __ATOMIC_RELAXED);
+    return __atomic_exchange_n(static_cast<uint64_t *>(at), value, __ATOMIC_RELAXED);
 }
 
 OH_DEVICE void oh_word_publish(void *at, uint32_t value)
