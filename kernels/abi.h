@@ -11,8 +11,8 @@
  *
  *   0                         struct oh_epoch, one per block, all equal between kernels
  *   OH_ABORT_SEEN_OFFSET      enum oh_abort, as a kernel of this rank has read it; once not 0, never 0 again
- *   OH_TOLD_OFFSET            ONEHOP_VERIFY: the epoch of the last call that differs from NCCL's, and the number of such
- *                             calls
+ *   OH_REPORTED_OFFSET            ONEHOP_VERIFY: epoch and number of the last call that differs from NCCL's, and how many
+ *                             such calls there were
  *   OH_SLOT_OFFSET            three slots: kernels with even and with odd epochs send into the first two; the third is
  *                             for the second hop of two-shot
  *   OH_ESCAPE_OFFSET          escape bytes, one for each word of the slots
@@ -34,7 +34,7 @@
 
 #define OH_EPOCH_OFFSET 0u
 #define OH_ABORT_SEEN_OFFSET 2048u
-#define OH_TOLD_OFFSET 3072u
+#define OH_REPORTED_OFFSET 3072u
 #define OH_WORDS_OFFSET 4096u
 /* 16 MiB between two ranks go in one kernel, beside which a product of the program runs well (doc/dev/experiments.md).
  * The tests of the kernels have smaller slots. */
@@ -113,7 +113,7 @@ enum oh_abort {
 
 /* The last call whose result differs from NCCL's, as the kernel that compares has found it. */
 struct oh_difference {
-    uint32_t calls;       /* that differ, so far: written last */
+    uint32_t calls;       /* that differ, so far: written last; 0 while the rest is written */
     uint32_t call_number; /* these three as in struct oh_kernel_args */
     uint32_t signature;
     uint32_t report_count;

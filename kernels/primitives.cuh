@@ -216,10 +216,10 @@ OH_DEVICE void oh_pair_store(void *at, uint64_t value)
     *static_cast<volatile uint64_t *>(at) = value;
 }
 
-/* Returns the word that was there. */
-OH_DEVICE uint32_t oh_word_exchange(void *at, uint32_t value)
+/* Returns the pair that was there. */
+OH_DEVICE uint64_t oh_pair_exchange(void *at, uint64_t value)
 {
-    return atomicExch(static_cast<uint32_t *>(at), value);
+    return atomicExch(static_cast<unsigned long long *>(at), value);
 }
 
 /* After what this thread has stored before, for the host, too. */

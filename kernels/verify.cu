@@ -70,7 +70,7 @@ OH_DEVICE bool verify_agrees(const oh_verify_args &args, uint64_t i, uint64_t ou
         return true;
     }
     const double magnitude = args.magnitudes ? verify_magnitude(args, i) : fabs(b);
-    if (args.magnitudes && !(magnitude < args.most)) { /* a sum in another order may overflow */
+    if (args.magnitudes && magnitude >= args.most) { /* a sum in another order may overflow */
         return true;
     }
     return fabs(b) < (double)INFINITY && fabs(a - b) <= args.relative * magnitude + args.absolute;
@@ -78,31 +78,38 @@ OH_DEVICE bool verify_agrees(const oh_verify_args &args, uint64_t i, uint64_t ou
 
 OH_DEVICE uint64_t verify_shown(const oh_verify_args &args, uint64_t bits)
 {
+#if defined(OH_NO_FP8)
+    const bool is_known = args.element_bytes > 1;
+#else
+    const bool is_known = true;
+#endif
     if (verify_is_float(args.type)) {
-        const double value = verify_value(args.type, bits);
+        const double value = is_known ? verify_value(args.type, bits) : (double)bits;
         memcpy(&bits, &value, sizeof bits);
     }
     return bits;
 }
 
-/* One thread a call tells: the first that asks. Calls of a communicator do not overlap, and each has another epoch. */
-OH_DEVICE void verify_tell(const oh_verify_args &args, uint64_t i, uint64_t ours, uint64_t theirs)
+/* One thread a call reports: the first that asks. Calls do not overlap; those of a list share an epoch. */
+OH_DEVICE void verify_report(const oh_verify_args &args, uint64_t i, uint64_t ours, uint64_t theirs)
 {
-    char *const told = args.call.staging[0] + OH_TOLD_OFFSET;
-    const uint32_t epoch = oh_word_load(args.call.staging[0] + OH_EPOCH_OFFSET);
-    if (oh_word_exchange(told, epoch) == epoch || oh_word_load(args.call.abort_flag) != OH_ABORT_NONE) {
+    char *const reported = args.call.staging[0] + OH_REPORTED_OFFSET;
+    const uint64_t epoch = oh_word_load(args.call.staging[0] + OH_EPOCH_OFFSET),
+                   mark = epoch << 32 | args.call.call_number;
+    if (oh_pair_exchange(reported, mark) == mark || oh_word_load(args.call.abort_flag) != OH_ABORT_NONE) {
         return; /* or the program has aborted the communicator: then neither result means anything */
     }
     struct oh_difference *difference = &args.call.control->difference;
-    const uint32_t calls = oh_word_load(told + 4) + 1;
-    oh_word_store(told + 4, calls);
-    oh_word_store(&difference->call_number, args.call.call_number);
+    const uint32_t calls = oh_word_load(reported + sizeof mark) + 1;
+    oh_word_store(reported + sizeof mark, calls);
+    oh_word_store(&difference->calls, 0);
+    oh_word_publish(&difference->call_number, args.call.call_number);
     oh_word_store(&difference->signature, args.call.signature);
     oh_word_store(&difference->report_count, args.call.report_count);
     oh_pair_store(&difference->element, i);
     oh_pair_store(&difference->onehop, verify_shown(args, ours));
     oh_pair_store(&difference->nccl, verify_shown(args, theirs));
-    oh_word_publish(&difference->calls, calls); /* pairs with oh_difference_tell() */
+    oh_word_publish(&difference->calls, calls); /* pairs with read_difference() */
 }
 
 OH_DEVICE void verify_compare(const oh_verify_args &args)
@@ -115,7 +122,7 @@ OH_DEVICE void verify_compare(const oh_verify_args &args)
             const uint64_t ours = verify_load(result, i, args.element_bytes);
             const uint64_t theirs = verify_load(args.reference, at, args.element_bytes);
             if (!verify_agrees(args, at, ours, theirs)) {
-                verify_tell(args, row * (args.call.stride / args.element_bytes) + i, ours, theirs);
+                verify_report(args, row * (args.call.stride / args.element_bytes) + i, ours, theirs);
             }
         }
     }

@@ -129,8 +129,8 @@ struct oh_verify {
     uint64_t interval; /* one in so many calls; 0: none */
     bool is_fatal;
     struct oh_verify_kernels kernels;
-    uint64_t used;    /* bytes of the memory that calls of the group have */
-    atomic_uint told; /* calls that differ, as far as they have been told */
+    uint64_t used;        /* bytes of the memory that calls of the group have */
+    atomic_uint reported; /* results that differ, as far as they are reported */
 };
 
 /* What the monitor knows of a communicator; guarded by its mutex. */

@@ -56,7 +56,7 @@ static void end_hooks(void)
 static void print_last(void)
 {
     if (!oh_entry_is_forked()) {
-        oh_comms_tell_differences();
+        oh_comms_report_differences();
         oh_comms_print_stats();
     }
 }

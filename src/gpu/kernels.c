@@ -213,7 +213,7 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
     return oh_kernel_launch_list(launch, &list);
 }
 
-CUresult oh_verify_kernels_get(struct oh_verify_kernels *kernels_p)
+CUresult oh_kernels_get_verify(struct oh_verify_kernels *kernels_p)
 {
     int code;
     OH_TRY(get_library(oh_image_verify, &verify_library));
@@ -221,7 +221,8 @@ CUresult oh_verify_kernels_get(struct oh_verify_kernels *kernels_p)
     return get_function(verify_library, "onehop_verify_compare", &kernels_p->compare, &code);
 }
 
-CUresult oh_verify_launch(CUfunction function, const struct oh_verify_args *args, uint64_t elements, CUstream stream)
+CUresult oh_kernel_launch_verify(CUfunction function, const struct oh_verify_args *args, uint64_t elements,
+                                 CUstream stream)
 {
     const uint64_t blocks = (elements + VERIFY_THREADS - 1) / VERIFY_THREADS;
     const CUlaunchConfig config =

@@ -68,10 +68,11 @@ struct oh_verify_kernels {
 };
 
 /* Gets them for the current context, as oh_kernel_set_get. */
-CUresult oh_verify_kernels_get(struct oh_verify_kernels *kernels_p);
+CUresult oh_kernels_get_verify(struct oh_verify_kernels *kernels_p);
 
 /* Launches one of them, for so many elements, in the current context. Returns the driver's result. */
-CUresult oh_verify_launch(CUfunction function, const struct oh_verify_args *args, uint64_t elements, CUstream stream);
+CUresult oh_kernel_launch_verify(CUfunction function, const struct oh_verify_args *args, uint64_t elements,
+                                 CUstream stream);
 
 /*
  * Finds the room that the current context, which is `context` on `device`, has for all kernels of a set with the grids

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# ONEHOP_VERIFY: calls that NCCL makes, too, and whose results are compared. Right results are never told of, and wrong ones (of
+# ONEHOP_VERIFY: calls that NCCL makes, too, and whose results are compared. Right results are never reported, and wrong ones (of
 # the simulated NCCL) always are, but where rounding explains them. (All types, ops and modes: onehop-conformance.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
@@ -8,8 +8,8 @@ work=(--nranks 3 --counts 1,5000 --types bf16,f32 --batch 4 --collectives $kinds
 
 # --- right results
 
-expect_counts "every call" 'served=48' 'verified=48' 'differing=0' 0:WARN '3:90 MiB of GPU memory' -- run_work
-ONEHOP_VERIFY=5 expect_counts "one in five" 'served=48' 'verified=9' 'differing=0' 0:WARN -- run_work
+expect_counts "every call" 'served=48' 'verified=48' 'differing=0' 0:WARN '3:58 MiB of GPU memory' -- run_work
+ONEHOP_VERIFY=5 expect_counts "one in five" 'served=48' 'verified=12' 'differing=0' 0:WARN -- run_work
 ONEHOP_VERIFY=0 expect_counts "none" 'served=48' 'verified=0' 'nccl_calls=0' 0:WARN '3:26 MiB of GPU memory' -- run_work
 for way in "--group 8" "--local 3 --group 8" "--local 3 --threads" "--streams 3 --group 8" "--comms 2 --group 8 --scramble" \
     "--in-place" "--graph 3" "--graph 3 --group 4 --streams 2" "--local 3 --graph 2 --group 8"; do
@@ -29,8 +29,9 @@ ONEHOP_INVARIANT=1 expect_counts "a call that is larger than the memory" served=
 export SIMNODE_NCCL_WRONG=1
 value='-?([0-9.e+-]+|inf|nan)'
 two=(--nranks 2 --counts 1000 --types f32 --batch 3)
-told="WARN comm .* rank [01] of 2: call [123], a sum of 1000 x float32, (one|two)shot, differs from NCCL's: element 0 is $value, and $value with NCCL; [123] calls? differ so far$"
-expect_counts "told once or more, and counted" served=6 verified=6 differing=6 "2+:$told" -- run_app "${two[@]}"
+report="WARN comm .* rank [01] of 2: call [123], a sum of 1000 x float32, (one|two)shot, differs from NCCL's: element 0 is $value, and $value with NCCL; results that differ so far: [123]$"
+expect_counts "reported once or more, and counted" served=6 verified=6 differing=6 "2+:$report" -- run_app "${two[@]}"
+expect_counts "each call of a group, which is one kernel" served=6 differing=6 -- run_app "${two[@]}" --group 3
 expect_counts "each replay of a graph" differing=9+ "2+:differs from NCCL's" -- run_app "${two[@]}" --graph 3
 for kind in ${kinds//,/ }; do
     expect_counts "$kind of integers" verified=6 differing=6 "3+:differs from NCCL's: element [0-9]+ is -?[0-9]+, and -?[0-9]+ with NCCL" \
@@ -41,16 +42,20 @@ expect_counts "the last bit of a sum of three" verified=6 differing=0 0:WARN \
 SIMNODE_NCCL_WRONG=high expect_counts "the first bits of a sum of three" verified=6 differing=6 "3+:differs from NCCL's" \
     -- run_app --nranks 3 --counts 1000 --types bf16 --batch 2
 ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" --pause 500 --iterations 3
-[ "$status" != 0 ] && [ "$(count_of 'differ so far: calls now return ncclInternalError$')" -ge 1 ]
+[ "$status" != 0 ] && [ "$(count_of 'differ so far: [0-9]+: calls now return ncclInternalError$')" -ge 1 ]
 tap_point $? "ONEHOP_VERIFY_FATAL=1: calls fail" "$(diagnosis)"
+ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" # no call comes after these, but the communicator's end
+[ "$status" != 0 ] && grep -q 'ncclCommDestroy.* gave 3' "$out"
+tap_point $? "... and so does the end of the communicator" "$(diagnosis)"
 unset SIMNODE_NCCL_WRONG
 
 # --- where no call is verified
 
-expect_counts "another value on a rank" served=48 verified=0 '3:WARN comm .*: no call is verified: ONEHOP_VERIFY is [02] on rank 0 and [02] on rank [12]' \
+expect_counts "another value on a rank" served=48 verified=0 '3:WARN comm .*: no call is verified: rank 0 wants one in 2, rank 1 one in 0 .0: none.' \
     -- run_work --rank-env 0:ONEHOP_VERIFY=2 --rank-env 1:ONEHOP_VERIFY=0 --rank-env 2:ONEHOP_VERIFY=0
 expect_counts "a non-blocking communicator" served=1+ verified=0 '3:WARN comm .*: no call is verified: the communicator is non-blocking' \
     -- run_work --make nonblocking
 SIMNODE_FAIL=cuMemAlloc_v2:3 expect_counts "no memory for it on a rank" verified=0 '1+:WARN .*no call is verified' -- run_work
 
+expect_stock "a rank that declines when the others have voted" "rank 1" -- run_work --rank-env 1:SIMNODE_FAIL=cuKernelGetFunction
 tap_done

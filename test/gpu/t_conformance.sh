@@ -97,7 +97,7 @@ step_conformance_stock() {
     conform conformance-stock 900 -- $full
 }
 
-# Every call by NCCL, too: no right result differs, and one that another stream writes to does.
+# NCCL makes every call, too: no right result differs, and one that another stream writes to does.
 step_verify() {
     conform verify 900 LD_PRELOAD="$library" ONEHOP_VERIFY=1 ONEHOP_VERIFY_FATAL=1 ONEHOP_STATS=1 -- $full
     note "$(printf '%-24s %s' verify "$(sed -n 's/.* \(verified=[0-9]*\) \(differing=[0-9]*\).*/\1 \2/p' "$out/verify.log" | awk -F '[= ]' \

@@ -227,7 +227,7 @@ static CUresult load_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
     const struct oh_staging *staging = &comm->staging;
     OH_CONTEXT_RELAXED(&staging->context);
     OH_TRY(oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels));
-    OH_TRY(comm->verify.interval > 0 ? oh_verify_kernels_get(&comm->verify.kernels) : CUDA_SUCCESS);
+    OH_TRY(comm->verify.interval > 0 ? oh_kernels_get_verify(&comm->verify.kernels) : CUDA_SUCCESS);
     return oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, room_p);
 }
 
@@ -238,9 +238,9 @@ static void prepare_verify(struct oh_comm *comm)
     const uint64_t interval = info[0].verify;
     for (uint32_t r = 1; r < comm->id.nranks; r++) {
         if (info[r].verify != interval) {
-            OH_WARN("comm %p rank %u nranks %u: no call is verified: ONEHOP_VERIFY is %" PRIu64
-                    " on rank 0 and %" PRIu64 " on rank %u",
-                    (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, interval, info[r].verify, r);
+            OH_WARN("comm %p rank %u nranks %u: no call is verified: rank 0 wants one in %" PRIu64
+                    ", rank %u one in %" PRIu64 " (0: none)",
+                    (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, interval, r, info[r].verify);
             return;
         }
     }

@@ -12,7 +12,6 @@
 
 #include "comm/watch/watch.h"
 #include "util/bgthread.h"
-#include "util/log.h"
 #include "util/scope.h"
 
 void oh_comm_abort(struct oh_comm *comm)
@@ -63,27 +62,23 @@ static void cancel_creations(struct oh_comm *comm)
     oh_comm_created(comm, NULL);
 }
 
-/* The monitor may not have looked since. */
-static void tell_difference(struct oh_comm *comm, void *unused)
+static void report_difference(struct oh_comm *comm, void *unused)
 {
-    char line[OH_DIFFERENCE_TEXT];
     (void)unused;
-    if (oh_difference_tell(comm, line, sizeof line)) {
-        OH_WARN("%s", line);
-    }
+    oh_difference_log(comm); /* the monitor may not have looked since */
 }
 
-void oh_comms_tell_differences(void)
+void oh_comms_report_differences(void)
 {
     OH_KEEP_ERRNO();
-    oh_registry_visit(tell_difference, NULL);
+    oh_registry_visit(report_difference, NULL);
 }
 
 /* The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. */
 void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
-    tell_difference(comm, NULL);
+    oh_difference_log(comm);
     oh_comm_print_stats(comm);
     oh_live_remove(&comm->live);
     oh_comm_leave(comm);

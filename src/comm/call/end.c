@@ -69,9 +69,10 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm)
     if (ends_at_once(comm)) {
         await_kernels(comm);
     }
+    const ncclResult_t differs = oh_difference_log(comm);
     atomic_store(&comm->health.finalized, true);
     oh_comm_leave(comm);
-    return failure_of_kernels(comm);
+    return differs != ncclSuccess ? differs : failure_of_kernels(comm);
 }
 
 void oh_comm_forget(struct oh_comm *comm)
@@ -88,12 +89,12 @@ ncclResult_t oh_comm_destroy(struct oh_comm *comm)
     if (ends_at_once(comm)) {
         await_kernels(comm);
     }
-    const ncclResult_t failure = failure_of_kernels(comm);
+    const ncclResult_t differs = oh_difference_log(comm), failure = failure_of_kernels(comm);
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);
     }
     oh_comm_forget(comm);
-    return failure;
+    return failure != ncclSuccess ? failure : differs;
 }
 
 ncclResult_t oh_comm_suspend(struct oh_comm *comm)

@@ -312,7 +312,7 @@ static ncclResult_t add_verified(struct oh_call *call, struct stream_use *use)
         return ncclSuccess;
     }
     note_nccl_call(use, call);
-    return oh_verify_forward(call);
+    return oh_verified_forward(call);
 }
 
 /* onehop executes the call. */
@@ -687,7 +687,7 @@ static void begin_verified(void)
 {
     for (size_t i = 0; i < group.call_count && group.error == ncclSuccess; i++) {
         if (group.calls[i].verified.count > 0) {
-            fail_group(&group.calls[i], oh_verify_begin(&group.calls[i]));
+            fail_group(&group.calls[i], oh_verified_begin(&group.calls[i]));
         }
     }
 }

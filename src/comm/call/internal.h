@@ -34,14 +34,14 @@ ncclResult_t oh_call_note_executed(const struct oh_call *call);
 /* --- verify.c ----------------------------------------------------------------------------------------------------- */
 
 /*
- * ONEHOP_VERIFY: a call that oh_verify_choose has chosen (launch/launch.h). oh_verify_forward makes it to NCCL, and
- * returns NCCL's result. oh_verify_begin launches what runs before NCCL's part; returns ncclSuccess or
- * ncclUnhandledCudaError (logged). oh_verify_alone does both for a call outside of a group, if it is chosen, in order
+ * ONEHOP_VERIFY: a call that oh_verify_choose has chosen (launch/launch.h). oh_verified_forward makes it to NCCL, and
+ * returns NCCL's result. oh_verified_begin launches what runs before NCCL's part; returns ncclSuccess or
+ * ncclUnhandledCudaError (logged). oh_verified_alone does both for a call outside of a group, if it is chosen, in order
  * with other calls; returns either error.
  */
-ncclResult_t oh_verify_forward(const struct oh_call *call);
-ncclResult_t oh_verify_begin(const struct oh_call *call);
-ncclResult_t oh_verify_alone(struct oh_call *call);
+ncclResult_t oh_verified_forward(const struct oh_call *call);
+ncclResult_t oh_verified_begin(const struct oh_call *call);
+ncclResult_t oh_verified_alone(struct oh_call *call);
 
 /* --- group.c ------------------------------------------------------------------------------------------------------ */
 

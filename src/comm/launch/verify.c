@@ -4,7 +4,7 @@
  *
  * Does: Chooses the calls, by what is equal on all ranks, and launches the kernels that compare (kernels/verify.cu).
  *    NCCL makes such a call first, into memory of onehop's, since the program's receive buffer may be its send buffer
- *    (call/verify.c). watch/difference.c tells what the kernels find.
+ *    (call/verified.c). watch/difference.c tells what the kernels find.
  * Threads: the one that uses the communicator.
  * Owns: nothing; the staging has the memory.
  */
@@ -98,8 +98,10 @@ bool oh_verify_choose(struct oh_call *call, size_t before)
     struct oh_verify *verify = &call->comm->verify;
     verify->used = before == 0 ? 0 : verify->used;
     call->verified.number = call->comm->serve.launched_calls + before + 1;
-    return call->verified.number % verify->interval == 0 && is_comparable(call) && place(call) > 0 &&
-           oh_comm_state(call->comm) != OH_COMM_FAILING; /* then NCCL may wait for the peer that has departed */
+    /* The first call is one: NCCL connects the ranks and takes its memory then, not in the middle of the job. */
+    return call->verified.number % verify->interval == 1 % verify->interval && is_comparable(call) &&
+           oh_comm_state(call->comm) != OH_COMM_FAILING && /* else NCCL may wait for the peer that has departed */
+           place(call) > 0;
 }
 
 static char *memory_at(const struct oh_call *call, uint64_t offset)
@@ -135,14 +137,25 @@ bool oh_verify_magnitudes(const struct oh_call *call, struct oh_call *sum_p)
 /* --- the kernels -------------------------------------------------------------------------------------------------- */
 
 /*
- * Roundings to the type, in all: NCCL's n - 1 additions, for avg and scaled sums its factor and its products; onehop's
- * product and result, and where it adds in the type, its additions (doc/numerics.md).
+ * Roundings to the type, in all: NCCL's n - 1 additions; onehop's result, or its additions if they are in the type; for
+ * avg and scaled sums NCCL's factor and its products, and onehop's (doc/numerics.md).
  */
-static double roundings(const struct oh_call *call)
+static int roundings(const struct oh_call *call)
 {
     const bool adds_in_type = call->type == ncclFloat32 || call->type == ncclFloat64;
-    const double n = call->comm->id.nranks;
-    return (adds_in_type ? 2 * (n - 1) : n - 1) + 4;
+    const int n = (int)call->comm->id.nranks;
+    return (adds_in_type ? 2 * (n - 1) : n) + (call->op.kind == OH_OP_SUM ? 0 : 3);
+}
+
+/* By so much of the sum of magnitudes: (1 + unit)^roundings - 1, where 1 + unit may be no number of its own. */
+static double relative_error(const struct oh_call *call)
+{
+    const double unit = types[oh_type_kernel(call->type)].unit;
+    double error = 0;
+    for (int i = 0; i < roundings(call); i++) {
+        error += unit + error * unit;
+    }
+    return error;
 }
 
 static void bound(const struct oh_call *call, struct oh_verify_args *args)
@@ -154,7 +167,7 @@ static void bound(const struct oh_call *call, struct oh_verify_args *args)
     }
     args->rounds = 1;
     if (needs_magnitudes(call)) {
-        args->relative = roundings(call) * types[type].unit * share;
+        args->relative = relative_error(call) * share;
         args->absolute = n * types[type].least;
         args->most = types[type].most / 2;
     } else if (call->op.kind == OH_OP_AVG) { /* NCCL halves the elements first, which rounds subnormal numbers */
@@ -197,7 +210,8 @@ CUresult oh_verify_prepare(const struct oh_call *call)
     args.magnitudes = (void *)sum.sendbuff;
     args.rows = (uint32_t)rows_of_send(call);
     OH_TRY(oh_context_enter(&call->comm->staging.context, &scope));
-    return oh_verify_launch(call->comm->verify.kernels.magnitudes, &args, args.rows * args.call.count, call->stream);
+    return oh_kernel_launch_verify(call->comm->verify.kernels.magnitudes, &args, args.rows * args.call.count,
+                                   call->stream);
 }
 
 CUresult oh_verify_compare(struct oh_submission *submission, const struct oh_call *call)
@@ -208,8 +222,8 @@ CUresult oh_verify_compare(struct oh_submission *submission, const struct oh_cal
     args.call.signature = oh_signature_of(call, (int)call->plan.algorithm);
     args.call.call_number = (uint32_t)call->verified.number;
     args.call.report_count = oh_report_count(call->count);
-    OH_TRY(oh_verify_launch(comm->verify.kernels.compare, &args, args.rows * args.call.count,
-                            submission->stream_state.stream));
+    OH_TRY(oh_kernel_launch_verify(comm->verify.kernels.compare, &args, args.rows * args.call.count,
+                                   submission->stream_state.stream));
     oh_counter_add(&oh_comm_counters(comm)->verified, 1);
     submission->kernels++;
     if (submission->capture) { /* onehop's newest kernel is not the last node of the stream */

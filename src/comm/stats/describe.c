@@ -67,6 +67,7 @@ static struct oh_stats_record facts_of(const struct oh_comm *comm)
         .state = views[state].shown,
         .memory = comm->attach.voted ? oh_staging_bytes(&comm->staging) : 0,
         .attach_us = (uint64_t)(comm->attach.ms * 1000),
+        .differing = atomic_load(&comm->verify.reported),
         .invariant = comm->id.config.invariant,
     };
     snprintf(record.reason, sizeof record.reason, "%s",

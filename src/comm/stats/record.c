@@ -73,6 +73,7 @@ void oh_stats_add(struct oh_stats_record *sum, const struct oh_stats_record *rec
         sum->counts[i] += record->counts[i];
     }
     sum->memory += record->memory;
+    sum->differing += record->differing;
 }
 
 void oh_stats_copy(const struct oh_counters *counters, struct oh_stats_record *record_p)

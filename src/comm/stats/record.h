@@ -54,7 +54,7 @@ enum oh_state {
 };
 
 /* The numbers of a communicator: by name, and in one array, by which they are copied and added up. */
-#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT + OH_FALLBACK_COUNT + 5)
+#define OH_COUNTS (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT + OH_FALLBACK_COUNT + 4)
 #define OH_COUNTS_OF(type_)                                                                                            \
     union {                                                                                                            \
         struct {                                                                                                       \
@@ -65,7 +65,6 @@ enum oh_state {
             type_ fallback_bytes;                       /* of these */                                                 \
             type_ nccl_allreduces;                      /* of these, with elements: sums in an order of NCCL's */      \
             type_ verified;                             /* served calls that NCCL has made, too (ONEHOP_VERIFY) */     \
-            type_ differing;                            /* results of these that differ from NCCL's */                 \
         };                                                                                                             \
         type_ counts[OH_COUNTS];                                                                                       \
     }
@@ -94,6 +93,7 @@ struct oh_stats_record {
     OH_COUNTS_OF(uint64_t);
     uint64_t memory; /* of the GPU, bytes */
     uint64_t attach_us;
+    uint64_t differing;           /* results of verified calls that differ from NCCL's */
     uint64_t invariant;           /* 1: the user asks for it (ONEHOP_INVARIANT) */
     char reason[OH_REASON_BYTES]; /* why the communicator is not served; empty when it is */
 };

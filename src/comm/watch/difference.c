@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * difference.c - tells which results differ from NCCL's (ONEHOP_VERIFY)
+ * difference.c - reports which results differ from NCCL's (ONEHOP_VERIFY)
  *
  * Does: Reads what the kernel that compares has stored in the control block.
  * Threads: any: the monitor, and the thread that ends the communicator.
@@ -12,7 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Reads the last difference, and returns how many calls differ. Acquire: pairs with oh_word_publish in verify_tell().
+#include "util/log.h"
+#include "util/scope.h"
+
+/* Reads the last difference, and returns how many calls differ. Acquire: pairs with oh_word_publish in verify_report().
  */
 static uint32_t read_difference(const struct oh_control *control, struct oh_difference *difference_p)
 {
@@ -48,27 +51,50 @@ static void format_value(uint32_t signature, uint64_t bits, char text_p[VALUE_TE
     }
 }
 
-bool oh_difference_tell(struct oh_comm *comm, char *line_p, size_t size)
+/* Once the ranks have agreed, the control block lives as long as the communicator. */
+static bool is_verified(struct oh_comm *comm)
+{
+    OH_LOCK(&comm->attach.mutex);
+    return oh_comm_has_agreed(comm) && comm->verify.interval > 0;
+}
+
+static void publish(struct oh_comm *comm)
+{
+    OH_LOCK(&comm->attach.mutex);
+    oh_comm_publish_facts(comm);
+}
+
+bool oh_difference_report(struct oh_comm *comm, char *line_p, size_t size)
 {
     struct oh_difference difference;
     char what[OH_SIGNATURE_TEXT], ours[VALUE_TEXT], theirs[VALUE_TEXT];
-    unsigned told = atomic_load(&comm->verify.told);
-    if (comm->verify.interval == 0 || !comm->staging.control) {
+    unsigned reported = atomic_load(&comm->verify.reported);
+    if (!is_verified(comm)) {
         return false;
     }
     const uint32_t calls = read_difference(comm->staging.control, &difference);
-    if (calls == told || !atomic_compare_exchange_strong(&comm->verify.told, &told, calls)) {
-        return false; /* or another thread tells it */
+    if (calls == 0 || calls == reported || !atomic_compare_exchange_strong(&comm->verify.reported, &reported, calls)) {
+        return false; /* or another thread reports it */
     }
-    atomic_store_explicit(&oh_comm_counters(comm)->differing, calls, memory_order_relaxed);
+    publish(comm);
     oh_signature_format(difference.signature, difference.report_count, what);
     format_value(difference.signature, difference.onehop, ours);
     format_value(difference.signature, difference.nccl, theirs);
     const bool fails = comm->verify.is_fatal && oh_comm_fail(comm, ncclInternalError, OH_MAX_RANKS);
     snprintf(line_p, size,
              "comm %p rank %u of %u: call %u, %s, differs from NCCL's: element %" PRIu64
-             " is %s, and %s with NCCL; %u calls differ so far%s",
+             " is %s, and %s with NCCL; results that differ so far: %u%s",
              (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, difference.call_number, what, difference.element,
              ours, theirs, calls, fails ? ": calls now return ncclInternalError" : "");
     return true;
+}
+
+ncclResult_t oh_difference_log(struct oh_comm *comm)
+{
+    char line[OH_DIFFERENCE_TEXT];
+    if (!oh_difference_report(comm, line, sizeof line)) {
+        return ncclSuccess;
+    }
+    OH_WARN("%s", line);
+    return comm->verify.is_fatal ? ncclInternalError : ncclSuccess;
 }

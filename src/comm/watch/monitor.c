@@ -302,7 +302,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
         check_shared_failure(comm, line);
     }
     if (line[0] == '\0') {
-        oh_difference_tell(comm, line, LINE);
+        oh_difference_report(comm, line, LINE);
     }
     if (line[0] == '\0' && waited_ns > 0) {
         check_clock(comm, waited_ns, line);

@@ -2,18 +2,21 @@
 /*
  * watch.h - failures of a communicator, how they are detected, and calls as the other ranks read them
  *
- * Does: difference.c tells of results that differ from NCCL's. failure.c publishes rank states and last calls in the
- * segment, and makes a communicator fail on all ranks. The rank that detects a failure logs it; the others read it in
- * the segment. A failed communicator is not SERVED, so the next call goes the way of calls that NCCL serves, where it
- * is refused; the calls of a sound communicator pay nothing. Fail-stop: a failure ends no kernel. A kernel that waits
- * goes on, so that its stream never completes with a wrong result, until the program aborts, revokes, shrinks with the
- * abort flag, or destroys (oh_kernels_abort). monitor.c polls, every 80 ms and when a peer's process ends, the words
- * that kernels and ranks store in host memory. A peer has departed when it sends nothing more: its process has ended,
- * it has aborted the communicator, or it has destroyed it and closed its peers' memory. Then the communicator fails if
- * a call of this rank waits, in a kernel of onehop or in an eager allreduce that NCCL serves, or if a call is made. A
- * departure alone is no failure: programs end their ranks in any order and in any way. Threads: the thread that uses
- * the communicator, unless a function says any. The monitor is one background thread a process. It calls the driver
- * only where a peer has departed while NCCL serves a call. Owns: the list of monitored communicators.
+ * Does: failure.c publishes rank states and last calls in the segment, and makes a communicator fail on all ranks. The
+ *    rank that detects a failure logs it; the others read it in the segment. A failed communicator is not SERVED, so
+ *    the next call goes the way of calls that NCCL serves, where it is refused; the calls of a sound communicator pay
+ *    nothing. Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with
+ *    a wrong result, until the program aborts, revokes, shrinks with the abort flag, or destroys
+ *    (oh_kernels_abort).
+ *    difference.c reports results that differ from NCCL's.
+ *    monitor.c polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host
+ *    memory. A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or
+ *    it has destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a
+ *    kernel of onehop or in an eager allreduce that NCCL serves, or if a call is made. A departure alone is no failure:
+ *    programs end their ranks in any order and in any way.
+ * Threads: the thread that uses the communicator, unless a function says any. The monitor is one background thread a
+ *    process. It calls the driver only where a peer has departed while NCCL serves a call.
+ * Owns: the list of monitored communicators.
  */
 #ifndef OH_COMM_WATCH_WATCH_H_
 #define OH_COMM_WATCH_WATCH_H_
@@ -113,11 +116,14 @@ ncclResult_t oh_check_call(const struct oh_call *call);
 /* --- difference.c ------------------------------------------------------------------------------------------------- */
 
 /*
- * ONEHOP_VERIFY: returns true if there is a result that differs from NCCL's and has not been told, and writes a
- * sentence on the last one. With ONEHOP_VERIFY_FATAL the communicator has failed then. Any thread.
+ * ONEHOP_VERIFY: returns true if there is a result that differs from NCCL's and is not reported, and writes a sentence
+ * on the last one. With ONEHOP_VERIFY_FATAL the communicator has failed then. Any thread.
  */
 #define OH_DIFFERENCE_TEXT 512
-bool oh_difference_tell(struct oh_comm *comm, char *line_p, size_t size);
+bool oh_difference_report(struct oh_comm *comm, char *line_p, size_t size);
+
+/* The same, and logs the sentence (WARN). Returns ncclInternalError if the communicator has failed for it. */
+ncclResult_t oh_difference_log(struct oh_comm *comm);
 
 /* --- monitor.c ---------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * verify.c - the calls that NCCL makes, too, for ONEHOP_VERIFY
+ * verified.c - the calls that NCCL makes, too, for ONEHOP_VERIFY
  *
  * Does: Makes them to NCCL (launch/verify.c has which, and why before onehop's own).
  * Threads: the one that uses the communicator.
@@ -12,7 +12,7 @@
 #include "comm/watch/watch.h"
 #include "util/log.h"
 
-ncclResult_t oh_verify_forward(const struct oh_call *call)
+ncclResult_t oh_verified_forward(const struct oh_call *call)
 {
     const struct oh_call copy = oh_verify_call(call);
     struct oh_call sum;
@@ -20,10 +20,14 @@ ncclResult_t oh_verify_forward(const struct oh_call *call)
     return oh_verify_magnitudes(call, &sum) ? oh_call_forward(&sum) : ncclSuccess;
 }
 
-ncclResult_t oh_verify_begin(const struct oh_call *call)
+ncclResult_t oh_verified_begin(const struct oh_call *call)
 {
     const CUresult result = oh_verify_prepare(call);
-    return result == CUDA_SUCCESS ? ncclSuccess : oh_order_fail(call->comm, result, "verifying a call");
+    if (result == CUDA_SUCCESS) {
+        return ncclSuccess;
+    }
+    oh_order_invalidate(call->stream, &(struct oh_stream_state){.known = false});
+    return oh_order_fail(call->comm, result, "verifying a call");
 }
 
 /* The other ranks may have made the call. */
@@ -36,7 +40,7 @@ static ncclResult_t fail(struct oh_comm *comm, ncclResult_t res)
     return oh_order_refuse(comm, res);
 }
 
-ncclResult_t oh_verify_alone(struct oh_call *call)
+ncclResult_t oh_verified_alone(struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
     struct oh_nccl_call order;
@@ -44,7 +48,11 @@ ncclResult_t oh_verify_alone(struct oh_call *call)
         return ncclSuccess;
     }
     oh_order_before_nccl(comm, call->stream, oh_call_needs_all_ranks(call), &order);
-    OH_TRY(oh_order_refuse(comm, oh_verify_begin(call)));
-    const ncclResult_t res = oh_verify_forward(call);
+    if (order.result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) { /* the program's error, which the launch returns */
+        call->verified.count = 0;
+        return ncclSuccess;
+    }
+    OH_TRY(oh_order_refuse(comm, oh_verified_begin(call)));
+    const ncclResult_t res = oh_verified_forward(call);
     return res == ncclSuccess ? oh_order_after_nccl(comm, &order) : fail(comm, res);
 }
