@@ -4,7 +4,7 @@
  *
  * Does: Chooses the calls, by what is equal on all ranks, and launches the kernels that compare (kernels/verify.cu).
  *    NCCL makes such a call first, into memory of onehop's, since the program's receive buffer may be its send buffer
- *    (call/verified.c). watch/difference.c tells what the kernels find.
+ *    (call/verified.c). watch/difference.c reports what the kernels find.
  * Threads: the one that uses the communicator.
  * Owns: nothing; the staging has the memory.
  */
