@@ -15,7 +15,9 @@
 #include "util/log.h"
 #include "util/scope.h"
 
-/* Reads the last difference, and returns how many calls differ. Acquire: pairs with oh_word_publish in verify_report().
+/*
+ * Reads the last difference. Returns how many results differ; 0: none, or the kernel is writing. Acquire: pairs with
+ * oh_word_publish in verify_report().
  */
 static uint32_t read_difference(const struct oh_control *control, struct oh_difference *difference_p)
 {
