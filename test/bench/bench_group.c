@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench_group.c - a group of one allreduce for each GPU, by one thread, as llama.cpp and CuPy make it
+ *
+ *   LD_PRELOAD=libonehop.so bench_group [GPUS [MILLISECONDS]]
+ *
+ * Needs GPUs. Runs of groups by stock NCCL (onehopStockFunction) and by onehop, in turns, each on communicators of its
+ * own, for about so many milliseconds a size; prints the medians in microseconds a group, from the first call to idle
+ * streams. Two calls that do not depend on each other follow on a stream; results are not looked at.
+ */
+#include <cuda.h>
+#include <dlfcn.h>
+#include <nccl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define MAX_GPUS 8
+#define GROUPS 200
+#define MAX_RUNS 200
+#define MAX_BYTES ((size_t)1 << 20)
+
+/* nccl.h gives these without a prototype. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+struct library {
+    __typeof__(ncclAllReduce) *reduce;
+    __typeof__(ncclGroupStart) *group_start;
+    __typeof__(ncclGroupEnd) *group_end;
+    ncclComm_t comm[MAX_GPUS];
+    double us[MAX_RUNS];
+};
+
+static struct library stock,
+    onehop = {.reduce = ncclAllReduce, .group_start = ncclGroupStart, .group_end = ncclGroupEnd};
+static int gpus;
+static CUcontext contexts[MAX_GPUS];
+static CUstream streams[MAX_GPUS];
+static CUdeviceptr buffers[MAX_GPUS];
+
+#define MUST(condition_)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition_)) {                                                                                           \
+            fprintf(stderr, "bench_group: line %d: %s\n", __LINE__, #condition_);                                      \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static double now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+/* Microseconds a group. */
+static double run(const struct library *by, size_t bytes)
+{
+    const double start = now_us();
+    for (int i = 0; i < GROUPS; i++) {
+        MUST(by->group_start() == ncclSuccess);
+        for (int r = 0; r < gpus; r++) {
+            void *at = (void *)(uintptr_t)buffers[r];
+            MUST(by->reduce(at, at, bytes / sizeof(float), ncclFloat, ncclSum, by->comm[r], (cudaStream_t)streams[r]) ==
+                 ncclSuccess);
+        }
+        MUST(by->group_end() == ncclSuccess);
+    }
+    for (int r = 0; r < gpus; r++) {
+        MUST(cuStreamSynchronize(streams[r]) == CUDA_SUCCESS);
+    }
+    return (now_us() - start) / GROUPS;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static double median(double *us, int count)
+{
+    qsort(us, (size_t)count, sizeof *us, compare);
+    return us[count / 2];
+}
+
+static void measure(size_t bytes, double milliseconds)
+{
+    run(&stock, bytes);
+    run(&onehop, bytes);
+    int runs = 0;
+    for (const double end = now_us() + milliseconds * 1e3; runs < MAX_RUNS && (runs < 3 || now_us() < end); runs++) {
+        stock.us[runs] = run(&stock, bytes);
+        onehop.us[runs] = run(&onehop, bytes);
+    }
+    const double by_stock = median(stock.us, runs), by_onehop = median(onehop.us, runs);
+    printf("%9zu  %8.2f  %8.2f  %5.2f\n", bytes, by_stock, by_onehop, by_onehop / by_stock);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    void *(*stock_function)(const char *) = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "onehopStockFunction");
+    MUST(stock_function && cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS);
+    gpus = argc > 1 && atoi(argv[1]) < gpus ? atoi(argv[1]) : gpus;
+    MUST(gpus >= 2 && gpus <= MAX_GPUS);
+    stock.reduce = (__typeof__(ncclAllReduce) *)stock_function("ncclAllReduce");
+    stock.group_start = (__typeof__(ncclGroupStart) *)stock_function("ncclGroupStart");
+    stock.group_end = (__typeof__(ncclGroupEnd) *)stock_function("ncclGroupEnd");
+    for (int r = 0; r < gpus; r++) {
+        MUST(cuDevicePrimaryCtxRetain(&contexts[r], r) == CUDA_SUCCESS && cuCtxSetCurrent(contexts[r]) == CUDA_SUCCESS);
+        MUST(cuStreamCreate(&streams[r], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        MUST(cuMemAlloc(&buffers[r], MAX_BYTES) == CUDA_SUCCESS);
+    }
+    MUST(ncclCommInitAll(stock.comm, gpus, NULL) == ncclSuccess &&
+         ncclCommInitAll(onehop.comm, gpus, NULL) == ncclSuccess);
+    printf("    bytes     NCCL    onehop  onehop/NCCL   (us a group of %d)\n", gpus);
+    for (size_t bytes = 1024; bytes <= MAX_BYTES; bytes *= 4) {
+        measure(bytes, argc > 2 ? atof(argv[2]) : 500);
+    }
+    for (int r = 0; r < gpus; r++) {
+        MUST(ncclCommDestroy(onehop.comm[r]) == ncclSuccess && ncclCommDestroy(stock.comm[r]) == ncclSuccess);
+    }
+    return 0;
+}
