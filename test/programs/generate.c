@@ -180,6 +180,9 @@ static size_t draw_count(struct generator *g, size_t size, bool blocks)
         break;
     case 4:
         bytes = 1 + pick(g, 150000);
+        if (bytes > 145000) {
+            bytes = (bytes - 145000) * 800; /* 4 MB: several kernels, where a slot has sections for many ranks */
+        }
         break;
     default:
         bytes = 1 + pick(g, 400);
