@@ -90,7 +90,9 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const uint32_t parts = algorithm == ONEHOP_TWOSHOT ? nranks : oh_collective_parts(collective, nranks);
     const uint64_t words = bytes / OH_WORD_BYTES / parts; /* the longest loop's */
     const uint32_t all = oh_plan_grid_threads(nranks);
-    const bool many = nranks <= 4 && 2 * (nranks - 1) * words > (uint64_t)3 * all;
+    const uint64_t received =
+        words * (collective == ONEHOP_BROADCAST ? 1 : nranks - 1) * (algorithm == ONEHOP_TWOSHOT ? 2 : 1);
+    const bool many = nranks <= 4 && 2 * received > (uint64_t)3 * all;
     const uint32_t most = many ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
     uint32_t blocks = LEAST_BLOCKS, threads = 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
@@ -118,9 +120,8 @@ uint64_t oh_plan_table_end(const struct oh_plan_table *table)
     return end;
 }
 
-/* Has `algorithm` serve messages from the end of the rows up to `end`. Sizes of one shape share a row. */
-static void extend(struct oh_plan_table *table, enum onehop_collective collective, enum onehop_algorithm algorithm,
-                   uint64_t end)
+bool oh_plan_table_extend(struct oh_plan_table *table, enum onehop_collective collective,
+                          enum onehop_algorithm algorithm, uint64_t end)
 {
     struct oh_plan_rows *rows = &table->rows[collective];
     for (uint64_t bytes = 1024; oh_plan_rows_end(rows) < end; bytes *= 2) { /* 21 rows up to OH_MESSAGE_BYTES */
@@ -132,8 +133,12 @@ static void extend(struct oh_plan_table *table, enum onehop_collective collectiv
         const struct oh_plan_row *last = rows->count > 0 ? &rows->row[rows->count - 1] : NULL;
         rows->count -=
             last && last->algorithm == algorithm && last->blocks == row.blocks && last->threads == row.threads;
+        if (rows->count == OH_PLAN_ROWS) {
+            return false;
+        }
         rows->row[rows->count++] = row;
     }
+    return true;
 }
 
 /* The largest power of two that is at most `bytes`, which is at least 1. */
@@ -160,11 +165,11 @@ void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigne
         twoshot = 4 << 20;
     }
     *table_p = (struct oh_plan_table){.nranks = nranks};
-    extend(table_p, ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, power_below(oneshot));
-    extend(table_p, ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, power_below(twoshot));
-    extend(table_p, ONEHOP_ALLGATHER, ONEHOP_ONESHOT, power_below(twoshot));
-    extend(table_p, ONEHOP_REDUCESCATTER, ONEHOP_ONESHOT, power_below(twoshot));
-    extend(table_p, ONEHOP_BROADCAST, ONEHOP_ONESHOT, power_below(twoshot / ((n - 1) * (n - 1))));
+    oh_plan_table_extend(table_p, ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, power_below(oneshot));
+    oh_plan_table_extend(table_p, ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, power_below(twoshot));
+    oh_plan_table_extend(table_p, ONEHOP_ALLGATHER, ONEHOP_ONESHOT, power_below(twoshot));
+    oh_plan_table_extend(table_p, ONEHOP_REDUCESCATTER, ONEHOP_ONESHOT, power_below(twoshot));
+    oh_plan_table_extend(table_p, ONEHOP_BROADCAST, ONEHOP_ONESHOT, power_below(twoshot / ((n - 1) * (n - 1))));
 }
 
 void oh_plan_rows_trim(struct oh_plan_rows *rows)
@@ -204,7 +209,7 @@ void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes,
     if (forced >= 0) {
         const uint64_t end = max_bytes != UINT64_MAX ? max_bytes : oh_plan_rows_end(rows);
         *rows = (struct oh_plan_rows){0};
-        extend(table, ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced,
+        oh_plan_table_extend(table, ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced,
                least(end, oh_plan_capacity(ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced, table->nranks)));
     }
     for (int c = forced >= 0 ? ONEHOP_ALLREDUCE + 1 : ONEHOP_ALLREDUCE; c < ONEHOP_COLLECTIVE_COUNT; c++) {

@@ -112,11 +112,19 @@ void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes,
 void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
 
 /*
- * Computes a launch shape where no table has one, and the tuner's first candidate: a thread for each word, as long as
- * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on all SMs if a thread moves many words.
+ * Computes a launch shape where a table names none, and the tuner's first candidate: a thread for each word, as long as
+ * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on twice as many SMs if a thread receives
+ * many words. No other shape of 12 to 23 was more than a few percent faster at any size (2, 3 and 4 x H100, 2026-11-26).
  */
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p);
+
+/*
+ * Has `algorithm` serve messages from the end of the rows up to `end`, in computed shapes; sizes of one shape share a
+ * row. Returns false if there is no room for a further row; those before it stay.
+ */
+bool oh_plan_table_extend(struct oh_plan_table *table, enum onehop_collective collective,
+                          enum onehop_algorithm algorithm, uint64_t end);
 
 /* Computes a table without a measurement, from hops and the GB/s of a GPU's NVLinks in one direction. */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);

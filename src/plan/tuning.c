@@ -44,7 +44,7 @@ static const char *const accepted[] = {
     [DRIVER] = "driver and a version of at most 95 characters",
     [NCCL] = "nccl and a version of at most 95 characters",
     [SOURCE] = "source and a text of at most 95 characters",
-    [ROWS] = "BYTES ALGORITHM BLOCKS THREADS, BYTES nccl, a collective, or end",
+    [ROWS] = "BYTES ALGORITHM [BLOCKS THREADS], BYTES nccl, a collective, or end",
 };
 _Static_assert(OH_TUNING_TEXT == 96 && OH_MAX_RANKS == 8, "the table above has these numbers");
 
@@ -88,15 +88,15 @@ static bool copy_line(const struct reader *reader, const char *text, size_t leng
     return true;
 }
 
-/* Reads BYTES nccl, or BYTES ALGORITHM BLOCKS THREADS. */
+/* Reads BYTES nccl, or BYTES ALGORITHM and maybe BLOCKS THREADS, else 0 blocks. */
 static bool parse_row(const char *text, struct oh_plan_row *row_p)
 {
     char size[LINE], name[LINE], rest[2]; /* a line's text fits each */
     struct oh_plan_row row = {0};
     const int words = sscanf(text, "%199s %199s %9u %9u %1s", size, name, &row.blocks, &row.threads, rest);
     const bool to_nccl = words == 2 && strcmp(name, "nccl") == 0;
-    const int algorithm = words == 4 ? oh_algorithm_by_name(name) : -1;
-    if ((!to_nccl && algorithm < 0) || strchr(text, '+') ||
+    const int algorithm = words == 2 || words == 4 ? oh_algorithm_by_name(name) : -1;
+    if ((!to_nccl && algorithm < 0) || (words == 4 && row.blocks == 0) || strchr(text, '+') ||
         !oh_number_parse(size, true, OH_MESSAGE_BYTES, &row.max_bytes)) {
         return false;
     }
@@ -113,6 +113,11 @@ static bool add_row(struct reader *reader, const char *line)
     if (!parse_row(line, &row)) {
         return fault(reader, "'%.32s' (accepted: %s)", line, accepted[ROWS]);
     }
+    const enum onehop_algorithm algorithm = (enum onehop_algorithm)row.algorithm;
+    const bool has_shape = row.blocks > 0 || row.algorithm == OH_PLAN_NCCL;
+    if (!has_shape) {
+        oh_plan_shape(reader->collective, algorithm, nranks, row.max_bytes, &row.blocks, &row.threads);
+    }
     if (!oh_plan_row_valid(&row, reader->collective, nranks)) {
         return fault(reader,
                      "a row that cannot be served (accepted: up to the size that the algorithm carries, threads in "
@@ -122,10 +127,13 @@ static bool add_row(struct reader *reader, const char *line)
     if (rows->count > 0 && row.max_bytes <= rows->row[rows->count - 1].max_bytes) {
         return fault(reader, "rows out of order (accepted: in ascending order of size)");
     }
-    if (rows->count == OH_PLAN_ROWS) {
+    if (has_shape ? rows->count == OH_PLAN_ROWS
+                  : !oh_plan_table_extend(&reader->table, reader->collective, algorithm, row.max_bytes)) {
         return fault(reader, "too many rows (accepted: %d)", OH_PLAN_ROWS);
     }
-    rows->row[rows->count++] = row;
+    if (has_shape) {
+        rows->row[rows->count++] = row;
+    }
     return true;
 }
 

@@ -65,6 +65,17 @@ static void test_good(void)
                oh_plan_choose(&table, ONEHOP_ALLREDUCE, 257, ncclInt32, &plan) &&
                oh_plan_has_type(&table, ONEHOP_ALLREDUCE, ncclInt64),
            "the smallest fall back");
+    struct oh_plan_table model = {.nranks = 4};
+    oh_plan_table_extend(&model, ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 100 << 10);
+    oh_plan_table_extend(&model, ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, 8 << 20);
+    tap_ok(parse(HEAD KEY "100K oneshot\n8M twoshot\nend\n", &table, &fault) == OH_TUNING_FOUND &&
+               memcmp(&table.rows[ONEHOP_ALLREDUCE], &model.rows[ONEHOP_ALLREDUCE], sizeof *rows) == 0 &&
+               table.rows[ONEHOP_ALLREDUCE].count > 5,
+           "rows without a shape: computed shapes up to their ends");
+    tap_ok(parse(HEAD KEY "1K nccl\n2K oneshot 7 96\n1M oneshot\nend\n", &table, &fault) == OH_TUNING_FOUND &&
+               rows->row[0].algorithm == OH_PLAN_NCCL && rows->row[1].blocks == 7 && rows->row[2].max_bytes > 2048 &&
+               oh_plan_rows_end(rows) == 1 << 20 && oh_plan_table_valid(&table, 4),
+           "behind rows with shapes, too");
     tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
                oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == 0 &&
                !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 1, ncclFloat32, &plan),
@@ -173,6 +184,9 @@ static void test_damage(void)
         {HEAD KEY "64K oneshot_ll 64 64\nend\n", 8, "an algorithm that is no more"},
         {HEAD KEY "700M oneshot 64 64\nend\n", 8, "more parts than a call may have"},
         {HEAD KEY "64K oneshot 0 64\nend\n", 8, "no blocks"},
+        {HEAD KEY "64K oneshot 0 0\nend\n", 8, "no blocks and no threads"},
+        {HEAD KEY "700M oneshot\nend\n", 8, "more parts than a call may have, without a shape"},
+        {HEAD KEY "64K oneshot\n64K twoshot\nend\n", 9, "the same size twice, without a shape"},
         {HEAD KEY "64K oneshot +64 64\nend\n", 8, "a number with a sign"},
         {HEAD KEY "64K oneshot 129 64\nend\n", 8, "too many blocks"},
         {HEAD KEY "64K oneshot 1 48\nend\n", 8, "part of a warp"},
@@ -213,6 +227,9 @@ static void test_limits(void)
            "as many rows as there may be");
     snprintf(text + used, sizeof text - used, "1M twoshot 1 64\nend\n");
     tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more");
+    snprintf(text + used, sizeof text - used, "1M oneshot\nend\n");
+    tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1,
+           "one more, without a shape");
 
     memset(text, '\n', sizeof text);
     memcpy(text, HEAD KEY ROW "end\n", sizeof HEAD KEY ROW "end\n" - 1);
