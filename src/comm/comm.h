@@ -29,6 +29,7 @@ struct oh_comm;
 /* What the program asks of a communicator when it creates it (src/entry/config.c). */
 struct oh_comm_config {
     bool blocking;
+    bool is_assumed;         /* blocking is NCCL's default: the program's configuration is unknown */
     uint32_t max_ctas;       /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */
     bool zero_cta;           /* CTAPolicy: NCCL is to use no SM */
     bool invariant;          /* ONEHOP_INVARIANT: onehop executes every allreduce, or none */

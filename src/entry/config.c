@@ -101,6 +101,7 @@ struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh
     inherited = inherited ? inherited : &defaults;
     struct oh_comm_config read = {
         .blocking = is_blocking(known, inherited->blocking),
+        .is_assumed = inherited->is_assumed,
         .max_ctas = max_ctas(known, inherited->max_ctas),
         .zero_cta = has_zero_cta(known, inherited->zero_cta),
         .invariant = oh_env_flag(OH_ENV_INVARIANT, false),

@@ -87,6 +87,7 @@ static void *add_creation(uint64_t id, const char *name, int nranks, int rank, c
     static char unknown;
     const struct oh_nccl *nccl;
     struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown, but for the name */
+    config.is_assumed = true;
     snprintf(config.name, sizeof config.name, "%s", name ? name : "");
     return oh_real_get(caller, &nccl) == ncclSuccess
                ? oh_initial_comm_add_creation(nccl->own, id, nranks, rank, &config)

@@ -209,8 +209,9 @@ void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes,
     if (forced >= 0) {
         const uint64_t end = max_bytes != UINT64_MAX ? max_bytes : oh_plan_rows_end(rows);
         *rows = (struct oh_plan_rows){0};
-        oh_plan_table_extend(table, ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced,
-               least(end, oh_plan_capacity(ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced, table->nranks)));
+        oh_plan_table_extend(
+            table, ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced,
+            least(end, oh_plan_capacity(ONEHOP_ALLREDUCE, (enum onehop_algorithm)forced, table->nranks)));
     }
     for (int c = forced >= 0 ? ONEHOP_ALLREDUCE + 1 : ONEHOP_ALLREDUCE; c < ONEHOP_COLLECTIVE_COUNT; c++) {
         limit_rows(table, (enum onehop_collective)c, max_bytes);

@@ -114,9 +114,11 @@ static uint64_t verify_interval(struct oh_comm *comm)
     if (interval == 0) {
         return 0;
     }
-    if (!comm->id.config.blocking) {
-        OH_WARN("comm %p rank %u nranks %u: no call is verified: the communicator is non-blocking",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks);
+    /* A program must poll the state of a non-blocking communicator before its first call (NCCL, user guide). */
+    const bool polled = comm->id.config.is_assumed && atomic_load(&comm->attach.polled);
+    if (!comm->id.config.blocking || polled) {
+        OH_WARN("comm %p rank %u nranks %u: no call is verified: the communicator %s non-blocking",
+                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, polled ? "may be" : "is");
         return 0;
     }
     if (oh_staging_create_verify(&comm->staging) != CUDA_SUCCESS) {

@@ -69,6 +69,7 @@ unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list
         if (res == ncclSuccess) {
             finish_creation(comm);
         } else if (res == ncclInProgress) {
+            comm->id.config.blocking = false; /* the parent's configuration may be unknown */
             await_creation(comm);
         } else {
             oh_creation_cancel(comm);
