@@ -29,141 +29,77 @@ ncclResult_t oh_entry_make(struct oh_call *call, ncclComm_t comm, const void *ca
 OH_EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_ALLREDUCE,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .redop = op,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(ALLREDUCE, sendbuff, recvbuff, .redop = op);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                   ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_REDUCE,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .redop = op,
-                           .root = root,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(REDUCE, sendbuff, recvbuff, .redop = op, .root = root);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                                  cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_BROADCAST,
-                           .sendbuff = buff,
-                           .recvbuff = buff,
-                           .count = count,
-                           .type = type,
-                           .root = root,
-                           .stream = (CUstream)stream,
-                           .is_bcast = true};
+    struct oh_call call = OH_ENTRY_CALL(BROADCAST, buff, buff, .root = root, .is_bcast = true);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
                                      ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_BROADCAST,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .root = root,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(BROADCAST, sendbuff, recvbuff, .root = root);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                          ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_REDUCE_SCATTER,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .redop = op,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(REDUCE_SCATTER, sendbuff, recvbuff, .redop = op);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                      ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_ALL_GATHER,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(ALL_GATHER, sendbuff, recvbuff);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                 cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_SEND,
-                           .sendbuff = sendbuff,
-                           .count = count,
-                           .type = type,
-                           .root = peer,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(SEND, sendbuff, NULL, .root = peer);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                 cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_RECV,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .root = peer,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(RECV, NULL, recvbuff, .root = peer);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                     ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_ALL_TO_ALL,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(ALL_TO_ALL, sendbuff, recvbuff);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
                                   ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_GATHER,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .root = root,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(GATHER, sendbuff, recvbuff, .root = root);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
                                    ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = {.kind = OH_CALL_SCATTER,
-                           .sendbuff = sendbuff,
-                           .recvbuff = recvbuff,
-                           .count = count,
-                           .type = type,
-                           .root = root,
-                           .stream = (CUstream)stream};
+    struct oh_call call = OH_ENTRY_CALL(SCATTER, sendbuff, recvbuff, .root = root);
     return oh_entry_make(&call, comm, OH_CALLER());
 }
 

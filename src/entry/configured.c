@@ -10,11 +10,7 @@
 #include "comm/call.h"
 #include "entry/entry.h"
 
-#define CALL(kind_, ...)                                                                                               \
-    {                                                                                                                  \
-        .kind = OH_CALL_##kind_, .sendbuff = from, .recvbuff = to, .count = count, .type = type,                       \
-        .stream = (CUstream)stream, .has_config = true, .config = config, ##__VA_ARGS__                                \
-    }
+#define CALL(kind_, ...) OH_ENTRY_CALL(kind_, from, to, .has_config = true, .config = config, ##__VA_ARGS__)
 
 OH_EXPORT ncclResult_t ncclAllReduceConfig(const void *from, void *to, size_t count, ncclDataType_t type,
                                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
