@@ -83,7 +83,13 @@ static void test_choice(void)
     tap_ok(oh_tune_choose(point, &row) == last && memcmp(&row, &point->candidate[last], sizeof row) == 0,
            "the fastest is chosen");
     tap_ok(fabs(oh_tune_weigh(point, last, OH_PERF_MODES).us - sqrt(5.0 * 6.0)) < 1e-9,
-           "both modes, and all types, count alike");
+           "a size's time: both modes, and all types, count alike");
+    give(point, last, 9.8, 30);
+    tap_ok(oh_tune_choose(point, &row) == 0, "one that is 2 %% faster than the shipped choice is not chosen");
+    give(point, last, 9.6, 30);
+    tap_ok(oh_tune_choose(point, &row) == last, "one that is 4 %% faster is");
+    point->time[last][OH_PERF_EAGER][type_of("float")].us = 20;
+    tap_ok(oh_tune_choose(point, &row) == last, "... also if it is slower in eager calls, which are the host's");
 
     give(point, last, 5, 5 / 1.03);
     tap_ok(oh_tune_choose(point, &row) == 0 && memcmp(&row, &point->candidate[0], sizeof row) == 0,

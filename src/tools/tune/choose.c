@@ -117,16 +117,23 @@ struct oh_tune_weight oh_tune_weigh(const struct oh_tune_point *point, int candi
     return weight;
 }
 
+/* In graphs, where they were measured: in eager calls the host's time hides the GPU's. 0: not measured. */
+static double time_of(const struct oh_tune_point *point, int candidate)
+{
+    const double graph_us = oh_tune_weigh(point, candidate, OH_PERF_GRAPH).us;
+    return graph_us > 0 ? graph_us : oh_tune_weigh(point, candidate, OH_PERF_MODES).us;
+}
+
 /* The fastest; of those that stock NCCL beats nowhere, if `winners`. -1: none. */
 static int fastest(const struct oh_tune_point *point, bool winners)
 {
     double least = INFINITY;
     int best = -1;
     for (int k = 0; k < point->candidates; k++) {
-        const struct oh_tune_weight weight = oh_tune_weigh(point, k, OH_PERF_MODES);
-        if (weight.us > 0 && weight.us < least && (!winners || weight.worst <= OH_TUNE_MARGIN)) {
+        const double us = time_of(point, k), worst = oh_tune_weigh(point, k, OH_PERF_MODES).worst;
+        if (us > 0 && us * (best < 0 ? 1 : OH_TUNE_GAIN) < least && (!winners || worst <= OH_TUNE_MARGIN)) {
             best = k;
-            least = weight.us;
+            least = us;
         }
     }
     return best;

@@ -21,6 +21,8 @@
 
 /* How much faster stock NCCL must be, in any mode and type, to have a size for itself. */
 #define OH_TUNE_MARGIN 1.02
+/* How much faster a candidate must be than a more likely one before it: below, runs differ by as much. */
+#define OH_TUNE_GAIN 1.03
 
 struct oh_tune_options {
     struct oh_perf_options perf; /* what a trial is */
