@@ -188,7 +188,9 @@ void oh_attach_enter_served(const struct oh_call *call)
 
 void oh_attach_note_work(struct oh_comm *comm)
 {
-    comm->attach.unordered |= oh_comm_state(comm) < OH_COMM_ATTACHING;
+    if (oh_comm_state(comm) < OH_COMM_ATTACHING) { /* later the background thread reads it */
+        comm->attach.unordered = true;
+    }
 }
 
 void oh_attach_note_call(const struct oh_call *call)

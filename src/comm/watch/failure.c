@@ -260,7 +260,8 @@ static bool compare_with(const struct oh_call *call, uint32_t rank, uint32_t sig
 ncclResult_t oh_check_call(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
-    if (!comm->serve.check || oh_comm_state(comm) != OH_COMM_SERVED || !oh_call_is_counted(call)) {
+    /* The state first: before, the background thread may be writing what serving needs. */
+    if (oh_comm_state(comm) != OH_COMM_SERVED || !comm->serve.check || !oh_call_is_counted(call)) {
         return ncclSuccess;
     }
     uint32_t signature = oh_signature_of(call, ONEHOP_ALGORITHM_COUNT);
