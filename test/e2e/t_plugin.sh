@@ -57,6 +57,14 @@ NCCL_PROFILER_PLUGIN=none NCCL_NET_PLUGIN=onehop expect_network "NCCL_PROFILER_P
 SIMNODE_NCCL_VERSION=23007 NCCL_NET_PLUGIN=onehop,simnet run_pair
 expect_network "a network beside it, which NCCL asks for a profiler" simnet 6
 
+for way in split shrink; do
+    colors=0,0,0
+    [ $way = split ] || colors=0,0,-1
+    NCCL_NET_PLUGIN=onehop SIMNODE_NCCL_DELAY_US=20000 \
+        expect_counts "$way of a non-blocking communicator that onehop has not seen made" served=1+ even 0:WARN \
+        -- run_with '' "$app" --nranks 3 --make $way --nonblocking --split-colors $colors --counts 1000 --batch 3 --iterations 3
+done
+
 # An invariant communicator is served from its first call on: not the one that NCCL had made by then.
 ONEHOP_INVARIANT=1 NCCL_NET_PLUGIN=onehop run_pair
 [ "$status" = 0 ] && [ "$(sum_of served)" = 6 ] && [ "$(report_of nccl_allreduce)" = 6 ] &&

@@ -111,12 +111,19 @@ void oh_creations_query(struct oh_comm *comm)
     }
 }
 
-bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_comm *comm)
+static bool is_busy(const struct oh_nccl *library, ncclComm_t nccl)
 {
     ncclResult_t state = ncclSuccess;
-    if (comm->id.parent && !comm->id.is_grow) {
-        return !comm->id.parent->id.config.blocking;
+    return OH_NCCL(library, CommGetAsyncError(nccl, &state)) == ncclSuccess && state == ncclInProgress;
+}
+
+bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_comm *comm)
+{
+    const struct oh_comm_config *config = &comm->id.config;
+    const struct oh_comm *parent = comm->id.parent;
+    if (parent && !comm->id.is_grow) {
+        config = &parent->id.config;
+        return !config->blocking || (config->is_assumed && is_busy(library, parent->id.nccl));
     }
-    return !comm->id.config.blocking && *comm->id.nccl_p &&
-           OH_NCCL(library, CommGetAsyncError(*comm->id.nccl_p, &state)) == ncclSuccess && state == ncclInProgress;
+    return (!config->blocking || config->is_assumed) && *comm->id.nccl_p && is_busy(library, *comm->id.nccl_p);
 }
