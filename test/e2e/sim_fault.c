@@ -9,6 +9,7 @@
 #include "test/e2e/sim_app.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -190,11 +191,12 @@ static void work(struct rank *rank)
 
 /*
  * A program that has got an error aborts, one that takes notice of none destroys; but stock NCCL's destruction waits
- * for a call that NCCL serves, the second of two sizes.
+ * for a call that NCCL serves: the second of two sizes, and a verified one.
  */
 static void end_communicators(struct rank *rank)
 {
-    bool aborts = (program_stops() || app_options.counts > 1) && (rank->told || rank->waited);
+    bool nccl_serves = app_options.counts > 1 || getenv("ONEHOP_VERIFY") != NULL;
+    bool aborts = (program_stops() || nccl_serves) && (rank->told || rank->waited);
     for (int c = 0; c < app_options.comms; c++) {
         ncclComm_t *comm = &rank->app->set[c].comm[0];
         if (aborts) {

@@ -20,6 +20,9 @@ declare -A pattern=(
     [two]="--nranks 2 --streams 2 --comms 2 --collectives allreduce,broadcast"
     [nccl]="--nranks 3 --counts 1000,330000"
     [threads]="--nranks 2 --local 2 --threads --collectives allgather,allreduce"
+    [verify]="--nranks 3 --collectives allreduce,broadcast"
+    [verify-graph]="--nranks 2 --graph 1"
+    [verify-group]="--nranks 2 --streams 2 --group 2 --collectives allreduce,reducescatter"
 )
 export SIMNODE_CALLER=libonehop.so SIMNODE_FROM=cuProfilerStart
 
@@ -29,6 +32,7 @@ fault_job() {
     case $1 in
     parts) export ONEHOP_ALGO=twoshot ;;
     nccl) export ONEHOP_MAX_BYTES=8K ;;
+    verify*) export ONEHOP_VERIFY=1 ;;
     esac
     run_app --linger ${pattern[$1]} "${@:2}"
 }
@@ -66,9 +70,10 @@ list() {
         echo "# $1, without a fault: $(left; diagnosis)"
         return
     fi
-    # Where ranks are threads, one that ends takes all with it.
+    # Where ranks are threads, one that ends takes all with it. NCCL's part of a captured call waits for a rank that has ended,
+    # without an error, as captured calls of NCCL do.
     sort "$trace" | uniq -c | awk -v pattern="$1" '{
-        acts = split(pattern == "threads" ? "fail stop" : "fail stop kill quit", act)
+        acts = split(pattern ~ /^(threads|verify-graph)$/ ? "fail stop" : "fail stop kill quit", act)
         for (a = 1; a <= acts; a++) for (n = 1; n <= $1; n++) for (p = 1; p <= 2; p++)
             print pattern ":" act[a] ":" (p > 1 ? "stops:" : "on:") $2 ":" n
     }' >>"$points"

@@ -25,11 +25,13 @@ declare -A job=(
     [background]="--linger --nranks 2 --make nonblocking --counts 1,5000 --batch 4 --iterations 10 --pause 150"
     [split]="--linger --nranks 2 --make split --split-colors 0,0 --counts 1,5000"
     [plugin]="--linger --nranks 2 --counts 1,5000 --batch 4 --iterations 10 --pause 150"
+    [verify]="--linger --nranks 3 --counts 1,5000"
     [grow]="--linger --nranks 3 --make grow --split-colors 0,0,-1 --split-keys 1,0,0 --counts 1,5000"
 )
 
 # run_job KIND ARGUMENT...: such a job; "plugin": NCCL loads the library, and it finds the first communicator at a call.
 run_job() {
+    [ "$1" != verify ] || local -x ONEHOP_VERIFY=1
     if [ "$1" = plugin ]; then
         plugin=$fault NCCL_NET_PLUGIN=$abs_top_builddir/.libs/libonehop.so run_app ${job[$1]} "${@:2}"
     else
