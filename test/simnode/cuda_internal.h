@@ -127,7 +127,7 @@ struct simcuda_op {
             void *to;
             const void *from;
             size_t bytes;
-            void *staged; /* freed afterwards; NULL: nothing */
+            bool pageable; /* the caller may use `from` again at once: a queued copy reads another copy, and frees it */
         } copy;
         struct {
             void *to;

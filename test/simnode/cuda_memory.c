@@ -416,26 +416,21 @@ static bool known(const void *address, size_t bytes)
     return bytes == 0 || covers(find_any(address), address, bytes);
 }
 
-/* Pageable memory is copied aside, so that the caller may use it again at once; a copy to it is done on return. */
+/* A copy to pageable memory is done on return. */
 static CUresult copy(CUstream handle, void *to, const void *from, size_t bytes)
 {
-    struct simcuda_op op = {.kind = SIMCUDA_OP_COPY, .copy = {to, from, bytes, NULL}};
+    struct simcuda_op op = {.kind = SIMCUDA_OP_COPY, .copy = {to, from, bytes, false}};
     CUstream stream;
     SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    if (!stream->capture && !find_any(from)) {
-        op.copy.from = op.copy.staged = simnode_new(bytes);
-        memcpy(op.copy.staged, from, bytes);
-    }
-    CUresult result = simcuda_submit(stream, &op);
-    if (result != CUDA_SUCCESS) {
-        free(op.copy.staged);
-    } else if (!stream->capture && !find_any(to)) {
+    op.copy.pageable = !stream->capture && !find_any(from);
+    SIMCUDA_TRY(simcuda_submit(stream, &op));
+    if (!stream->capture && !find_any(to)) {
         simcuda_stream_wait(stream);
     }
-    return result;
+    return CUDA_SUCCESS;
 }
 
 /* The memory on the device must be known; that on the host may be anything. */

@@ -114,7 +114,6 @@ static void run_unlocked(CUstream stream, const struct simcuda_op *op)
         break;
     case SIMCUDA_OP_COPY:
         memmove(op->copy.to, op->copy.from, op->copy.bytes);
-        free(op->copy.staged);
         break;
     case SIMCUDA_OP_SET:
         if (is_slow(op)) {
@@ -170,6 +169,9 @@ static void run(CUstream stream, struct simcuda_op *op)
     default:
         pthread_mutex_unlock(&simcuda.lock);
         run_unlocked(stream, op);
+        if (op->kind == SIMCUDA_OP_COPY && op->copy.pageable) {
+            free((void *)op->copy.from);
+        }
         pthread_mutex_lock(&simcuda.lock);
         break;
     }
@@ -210,11 +212,17 @@ static void *stream_main(void *argument)
     return NULL;
 }
 
-/* The program's signals are for its own threads. */
+/*
+ * A stream has its thread from its first operation on, whatever that is: programs count threads. The program's signals
+ * are for its own.
+ */
 static void start(CUstream stream)
 {
     sigset_t all, old;
     pthread_t thread;
+    if (stream->started) {
+        return;
+    }
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     if (pthread_create(&thread, NULL, stream_main, stream) != 0) {
@@ -231,28 +239,29 @@ void simcuda_push(CUstream stream, const struct simcuda_op *op)
 {
     struct simcuda_op *queued = simnode_new(sizeof *queued);
     *queued = *op;
+    if (op->kind == SIMCUDA_OP_COPY && op->copy.pageable) {
+        queued->copy.from = memcpy(simnode_new(op->copy.bytes), op->copy.from, op->copy.bytes);
+    }
     queued->next = NULL;
     queued->ticket = stream->ctx->queued++;
     *stream->tail = queued;
     stream->tail = &queued->next;
     stream->pending++;
     stream->bounded += is_bounded(op);
-    if (!stream->started) {
-        start(stream);
-    }
+    start(stream);
     pthread_cond_signal(&stream->wake);
 }
 
-/* A stream has its thread from its first operation on, whatever that is: programs count threads. */
 static bool is_idle(CUstream stream)
 {
-    return stream->started && stream->pending == 0 && !simcuda.one_connection;
+    return stream->pending == 0 && !simcuda.one_connection;
 }
 
 void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simcuda_marker *marker)
 {
     struct simcuda_op op = {.kind = kind, .marker = marker};
     if (kind == SIMCUDA_OP_RECORD && is_idle(stream)) {
+        start(stream);
         marker_reach(marker); /* at once: no thread has to wake up */
         return;
     }
@@ -329,6 +338,7 @@ static bool is_done_at_once(CUstream stream, const struct simcuda_op *op)
 
 static void do_at_once(CUstream stream, const struct simcuda_op *op)
 {
+    start(stream);
     stream->borrowed = true;
     stream->pending++;
     pthread_mutex_unlock(&simcuda.lock);
