@@ -36,7 +36,7 @@ static bool wait_slot(struct oh_segment *segment, uint32_t rank, uint64_t deadli
         if (oh_segment_decision(segment) == OH_DECISION_OFF || oh_now_ns() > deadline) {
             return false;
         }
-        oh_sleep_ns(OH_SEGMENT_POLL_NS);
+        oh_segment_pause(0);
     }
     return oh_segment_decision(segment) != OH_DECISION_OFF;
 }
@@ -49,7 +49,7 @@ static bool wait_decision(struct oh_segment *segment, uint64_t deadline, char *r
         if (oh_now_ns() > deadline) {
             oh_segment_vote_no(segment, "a rank did not answer in time");
         } else {
-            oh_sleep_ns(OH_SEGMENT_POLL_NS);
+            oh_segment_pause(0);
         }
     }
     if (decision == OH_DECISION_OFF) {

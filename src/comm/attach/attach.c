@@ -372,7 +372,7 @@ void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns)
         oh_invariant_wait(comm, start_ns, for_peers == PATIENCE_NS);
     }
     while (is_waiting(comm, start_ns, for_peers)) {
-        oh_sleep_ns(OH_SEGMENT_POLL_NS);
+        oh_segment_pause(oh_now_ns() - start_ns);
     }
     note_waiting(-1);
 }

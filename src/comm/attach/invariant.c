@@ -84,6 +84,6 @@ void oh_invariant_wait(struct oh_comm *comm, uint64_t start_ns, bool nccl_waits)
             report_wait(comm, waited_ns);
             reported = true;
         }
-        oh_sleep_ns(OH_SEGMENT_POLL_NS);
+        oh_segment_pause(waited_ns);
     }
 }

@@ -27,6 +27,8 @@
     ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_SLOT_BYTES, OH_STAGING_BYTES, ONEHOP_ALGORITHM_COUNT
 
 #define OFF_COMPLETE (OH_DECISION_OFF + 1) /* in `decision`: off, and the reason is written */
+#define POLL_MIN_NS 20000                  /* between polls of the segment */
+#define POLL_MAX_NS 300000
 
 static pthread_once_t swept = PTHREAD_ONCE_INIT;
 
@@ -199,12 +201,18 @@ bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, u
     return false;
 }
 
+void oh_segment_pause(uint64_t waited_ns)
+{
+    const uint64_t part = waited_ns / 16;
+    oh_sleep_ns(part < POLL_MIN_NS ? POLL_MIN_NS : part < POLL_MAX_NS ? part : POLL_MAX_NS);
+}
+
 void oh_segment_reason(const struct oh_segment *segment, char *reason_p)
 {
     const struct oh_shared *shared = segment->shared;
     const uint64_t until_ns = oh_now_ns() + UINT64_C(100000000);
     while (atomic_load(&shared->decision) == OH_DECISION_OFF && oh_now_ns() < until_ns) {
-        oh_sleep_ns(OH_SEGMENT_POLL_NS);
+        oh_segment_pause(0);
     }
     memcpy(reason_p, shared->reason, OH_REASON_BYTES);
     oh_stats_clean(reason_p, OH_REASON_BYTES); /* peers may write there at any time */

@@ -180,7 +180,8 @@ bool oh_segment_has_dead_rank(const struct oh_segment *segment, uint32_t rank, u
  */
 void oh_segment_reason(const struct oh_segment *segment, char *reason_p);
 
-#define OH_SEGMENT_POLL_NS 20000 /* between polls of the segment */
+/* A pause between polls of the segment. The longer a wait has lasted, the longer it leaves the core to others. */
+void oh_segment_pause(uint64_t waited_ns);
 
 /* Notes that this rank has closed its peers' memory and opens none again. This and the next: also without a segment. */
 void oh_segment_set_peers_closed(struct oh_segment *segment, uint32_t rank);
