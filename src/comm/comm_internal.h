@@ -57,6 +57,7 @@ struct oh_attach {
     bool unordered;               /* NCCL got work of this communicator before that */
     bool voted;                   /* this rank has voted yes; what serving needs is ready */
     bool declined;                /* a rank has voted no, and the set-up has ended: the next call enters FALLBACK */
+    atomic_bool used;             /* NCCL got a call of it */
     atomic_bool polled;           /* the program asked for NCCL's state before the first call; any thread */
     atomic_bool ordered;          /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
     bool patient;                 /* may wait for peers: no earlier wait has timed out */

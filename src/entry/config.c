@@ -50,13 +50,14 @@ static int variable(const char *name)
     return oh_nccl_number(oh_nccl_variable(name), UNDEFINED);
 }
 
-static bool is_blocking(const struct nccl_config *config, bool inherited)
+/* Of a configuration: what is left open is NCCL's default, 1. */
+static void read_blocking(const struct nccl_config *config, const struct oh_comm_config *inherited,
+                          struct oh_comm_config *read)
 {
     const int value = variable("NCCL_COMM_BLOCKING");
-    if (value == 0 || value == 1) {
-        return value == 1;
-    }
-    return config ? FIELD(config, blocking) != 0 : inherited; /* left open: NCCL's default, 1 */
+    const bool overrides = value == 0 || value == 1;
+    read->blocking = overrides ? value == 1 : config ? FIELD(config, blocking) != 0 : inherited->blocking;
+    read->is_assumed = inherited->is_assumed && !overrides;
 }
 
 static uint32_t least(uint32_t limit, int value)
@@ -100,12 +101,11 @@ struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh
     const struct oh_comm_config defaults = OH_COMM_CONFIG_DEFAULT;
     inherited = inherited ? inherited : &defaults;
     struct oh_comm_config read = {
-        .blocking = is_blocking(known, inherited->blocking),
-        .is_assumed = inherited->is_assumed,
         .max_ctas = max_ctas(known, inherited->max_ctas),
         .zero_cta = has_zero_cta(known, inherited->zero_cta),
         .invariant = oh_env_flag(OH_ENV_INVARIANT, false),
     };
+    read_blocking(known, inherited, &read);
     const char *name = config ? comm_name(known) : inherited->name;
     snprintf(read.name, sizeof read.name, "%s", name ? name : "");
     return read;

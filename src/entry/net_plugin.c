@@ -86,8 +86,9 @@ static void *add_creation(uint64_t id, const char *name, int nranks, int rank, c
 {
     static char unknown;
     const struct oh_nccl *nccl;
-    struct oh_comm_config config = oh_config_read(NULL, NULL); /* the program's is unknown, but for the name */
-    config.is_assumed = true;
+    struct oh_comm_config assumed = OH_COMM_CONFIG_DEFAULT; /* the program's, but for the name */
+    assumed.is_assumed = true;
+    struct oh_comm_config config = oh_config_read(NULL, &assumed);
     snprintf(config.name, sizeof config.name, "%s", name ? name : "");
     return oh_real_get(caller, &nccl) == ncclSuccess
                ? oh_initial_comm_add_creation(nccl->own, id, nranks, rank, &config)

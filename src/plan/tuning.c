@@ -93,9 +93,10 @@ static bool parse_row(const char *text, struct oh_plan_row *row_p)
 {
     char size[LINE], name[LINE], rest[2]; /* a line's text fits each */
     struct oh_plan_row row = {0};
-    const int words = sscanf(text, "%199s %199s %9u %9u %1s", size, name, &row.blocks, &row.threads, rest);
-    const bool to_nccl = words == 2 && strcmp(name, "nccl") == 0;
-    const int algorithm = words == 2 || words == 4 ? oh_algorithm_by_name(name) : -1;
+    int two = 0; /* so long are the first two words */
+    const int words = sscanf(text, "%199s %199s%n %9u %9u %1s", size, name, &two, &row.blocks, &row.threads, rest);
+    const bool is_short = words == 2 && !text[two], to_nccl = is_short && strcmp(name, "nccl") == 0;
+    const int algorithm = is_short || words == 4 ? oh_algorithm_by_name(name) : -1;
     if ((!to_nccl && algorithm < 0) || (words == 4 && row.blocks == 0) || strchr(text, '+') ||
         !oh_number_parse(size, true, OH_MESSAGE_BYTES, &row.max_bytes)) {
         return false;

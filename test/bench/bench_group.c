@@ -2,11 +2,12 @@
 /*
  * bench_group.c - a group of one allreduce for each GPU, by one thread, as llama.cpp and CuPy make it
  *
- *   LD_PRELOAD=libonehop.so bench_group [GPUS [MILLISECONDS]]
+ *   LD_LIBRARY_PATH=NCCL:CUDA LD_PRELOAD=libonehop.so bench_group [GPUS [MILLISECONDS]]
  *
- * Needs GPUs. Runs of groups by stock NCCL (onehopStockFunction) and by onehop, in turns, each on communicators of its
- * own, for about so many milliseconds a size; prints the medians in microseconds a group, from the first call to idle
- * streams. Two calls that do not depend on each other follow on a stream; results are not looked at.
+ * Needs GPUs, and the folders of the real libraries: those of the simulated node would be found else. Runs of groups by
+ * stock NCCL (onehopStockFunction) and by onehop, in turns, each on communicators of its own, for about so many
+ * milliseconds a size; prints the medians in microseconds a group, from the first call to idle streams. Two calls that
+ * do not depend on each other follow on a stream; results are not looked at.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -14,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#include "onehop/onehop.h"
 
 #define MAX_GPUS 8
 #define GROUPS 200
@@ -73,6 +76,16 @@ static double run(const struct library *by, size_t bytes)
     return (now_us() - start) / GROUPS;
 }
 
+/* What was measured as onehop's must have been served. */
+static void check_served(void)
+{
+    int (*ask)(const void *, onehop_comm_info_t *, size_t) =
+        (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
+    onehop_comm_info_t info;
+    MUST(ask && ask(onehop.comm[0], &info, sizeof info) == 0);
+    MUST(info.calls_by_algorithm[ONEHOP_ONESHOT] + info.calls_by_algorithm[ONEHOP_TWOSHOT] > info.fallback_calls);
+}
+
 static int compare(const void *a, const void *b)
 {
     const double left = *(const double *)a, right = *(const double *)b;
@@ -108,6 +121,7 @@ int main(int argc, char **argv)
     stock.reduce = (__typeof__(ncclAllReduce) *)stock_function("ncclAllReduce");
     stock.group_start = (__typeof__(ncclGroupStart) *)stock_function("ncclGroupStart");
     stock.group_end = (__typeof__(ncclGroupEnd) *)stock_function("ncclGroupEnd");
+    MUST(stock.reduce && stock.group_start && stock.group_end);
     for (int r = 0; r < gpus; r++) {
         MUST(cuDevicePrimaryCtxRetain(&contexts[r], r) == CUDA_SUCCESS && cuCtxSetCurrent(contexts[r]) == CUDA_SUCCESS);
         MUST(cuStreamCreate(&streams[r], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
@@ -119,6 +133,7 @@ int main(int argc, char **argv)
     for (size_t bytes = 1024; bytes <= MAX_BYTES; bytes *= 4) {
         measure(bytes, argc > 2 ? atof(argv[2]) : 500);
     }
+    check_served();
     for (int r = 0; r < gpus; r++) {
         MUST(ncclCommDestroy(onehop.comm[r]) == ncclSuccess && ncclCommDestroy(stock.comm[r]) == ncclSuccess);
     }

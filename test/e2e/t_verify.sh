@@ -60,6 +60,9 @@ NCCL_NET_PLUGIN=onehop LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH 
     '3:WARN comm .*: no call is verified: the communicator may be non-blocking' -- run_with '' "$app" "${work[@]}" --make nonblocking
 NCCL_NET_PLUGIN=onehop LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH expect_counts "... and which is blocking" \
     served=1+ verified=1+ differing=0 0:WARN -- run_with '' "$app" "${work[@]}"
+NCCL_COMM_BLOCKING=1 NCCL_NET_PLUGIN=onehop LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH \
+    expect_counts "... which NCCL_COMM_BLOCKING makes blocking" served=1+ verified=1+ 0:WARN \
+    -- run_with '' "$app" "${work[@]}" --make nonblocking
 SIMNODE_FAIL=cuMemAlloc_v2:3 expect_counts "no memory for it on a rank" verified=0 '1+:WARN .*no call is verified' -- run_work
 
 expect_stock "a rank that declines when the others have voted" "rank 1" -- run_work --rank-env 1:SIMNODE_FAIL=cuKernelGetFunction

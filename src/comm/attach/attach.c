@@ -193,8 +193,18 @@ void oh_attach_note_work(struct oh_comm *comm)
     }
 }
 
+void oh_attach_note_poll(struct oh_comm *comm)
+{
+    if (oh_comm_state(comm) == OH_COMM_IDLE && !atomic_load(&comm->attach.used)) {
+        atomic_store(&comm->attach.polled, true);
+    }
+}
+
 void oh_attach_note_call(const struct oh_call *call)
 {
+    if (oh_comm_state(call->comm) == OH_COMM_IDLE) {
+        atomic_store(&call->comm->attach.used, true);
+    }
     if (call->comm->id.config.invariant && oh_comm_is_created(call->comm)) {
         oh_attach_begin(call->comm, call->stream); /* then no work of NCCL's is without an event behind it */
     }

@@ -75,6 +75,9 @@ bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_c
 /* NCCL has got work of any kind on the communicator, which no event of onehop's is after. */
 void oh_attach_note_work(struct oh_comm *comm);
 
+/* The program asks for NCCL's state: before the first call, it must if the communicator is non-blocking. Any thread. */
+void oh_attach_note_poll(struct oh_comm *comm);
+
 /* NCCL is about to get the call. Begins the set-up of a communicator that is invariant. */
 void oh_attach_note_call(const struct oh_call *call);
 

@@ -30,6 +30,7 @@ static char first_context, other_context;
 static struct oh_comm *creation;
 static struct oh_comm *registered; /* until it ends */
 static int first_nranks, first_rank;
+static bool asked; /* for an unknown handle, maybe its */
 static pid_t owner;
 
 void oh_initial_comm_creation_begin(void)
@@ -114,6 +115,7 @@ static struct oh_comm *adopt(ncclComm_t nccl, int cuda_device)
             first_nranks);
     if (oh_creation_register(found, nccl)) {
         oh_attach_note_work(found); /* NCCL may have been given work that passed no hook */
+        atomic_store(&found->attach.polled, asked);
         oh_comm_created(found, &(struct oh_nccl_rank){first_rank, first_nranks, cuda_device});
     } else {
         found = NULL;
@@ -137,6 +139,8 @@ struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm
             found = adopt(comm, cuda_device);
         } else if (is_counted) {
             give_up();
+        } else {
+            asked = true;
         }
         oh_nccl_depth--;
     }

@@ -127,9 +127,7 @@ ncclResult_t oh_comm_update(struct oh_comm *comm, ncclResult_t state)
     if (oh_comm_has_pending_creations(comm)) {
         oh_creations_poll(comm, state);
     }
-    if (oh_comm_state(comm) == OH_COMM_IDLE) {
-        atomic_store(&comm->attach.polled, true);
-    }
+    oh_attach_note_poll(comm);
     if (state == ncclSuccess && atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm)) {
         return state_of_finalized(comm);
     }

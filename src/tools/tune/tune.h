@@ -73,8 +73,8 @@ void oh_tune_list(struct oh_tune *tune);
 struct oh_tune_weight oh_tune_weigh(const struct oh_tune_point *point, int candidate, int mode);
 
 /*
- * Chooses the fastest candidate that stock NCCL does not beat, or a fallback, in *row_p. Returns the candidate, or the
- * fastest of those that NCCL beats; -1: there is none.
+ * Chooses the fastest candidate that stock NCCL does not beat (OH_TUNE_GAIN), or a fallback, in *row_p. Returns the
+ * candidate, or the fastest of those that NCCL beats; -1: there is none.
  */
 int oh_tune_choose(const struct oh_tune_point *point, struct oh_plan_row *row_p);
 
