@@ -317,6 +317,33 @@ static void test_crossing(unsigned *seed)
            served);
 }
 
+/* Whether a poll of NCCL's state counts as one before the first call. */
+static bool counts_poll(bool is_used)
+{
+    static char handles[RANKS];
+    const struct oh_comm_config config = OH_COMM_CONFIG_DEFAULT;
+    const struct oh_key key = oh_key_random();
+    struct oh_comm *comms[RANKS];
+    ncclComm_t nccl[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        nccl[r] = (ncclComm_t)(void *)&handles[r];
+        comms[r] = oh_creation_begin(&key, &config, NULL, &nccl[r], false);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        create_comm(comms[r], nccl[r], (uint32_t)r, RANKS);
+    }
+    const struct oh_call send = {.comm = comms[0], .kind = OH_CALL_SEND, .count = 1, .type = ncclInt8};
+    if (is_used) {
+        oh_attach_note_call(&send);
+    }
+    oh_attach_note_poll(comms[0]);
+    const bool counts = atomic_load(&comms[0]->attach.polled);
+    for (int r = 0; r < RANKS; r++) {
+        oh_comm_retire(comms[r]);
+    }
+    return counts;
+}
+
 int main(int argc, char **argv)
 {
     unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
@@ -329,6 +356,8 @@ int main(int argc, char **argv)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
 
+    tap_ok(counts_poll(false) && !counts_poll(true),
+           "a poll counts before the first call, whatever that is, and not later");
     later = run_rounds(&seed, (struct rank){.blocking = true}, &before);
     tap_ok(later == 0, "the first call waits: it is served in all of %d rounds", ROUNDS);
     later = run_rounds(&seed, (struct rank){.ends_at = 0}, &before);
