@@ -278,7 +278,8 @@ static uint64_t most_of_blocks(const struct oh_plan_row *row, enum onehop_collec
 {
     const bool two = row->algorithm == ONEHOP_TWOSHOT;
     const uint64_t parts = two ? nranks : oh_collective_parts(collective, nranks);
-    return row->blocks * MOST_OF_BLOCK * parts / ((two ? 2 : 1) * (nranks - 1));
+    const uint64_t sends = (two ? 2 : 1) * (uint64_t)(nranks - 1);
+    return row->blocks * MOST_OF_BLOCK * parts / sends;
 }
 
 static void fit_rows(struct oh_plan_table *table, enum onehop_collective collective, const struct oh_plan_room *room,

@@ -111,7 +111,7 @@ list() {
     until_served "$scratch/trace" | sort | uniq -c | awk '{ print $2, $1 }'
 }
 
-for kind in ${OH_FAULT_JOBS:-processes process threads background split plugin grow}; do
+for kind in ${OH_FAULT_JOBS:-${!job[@]}}; do
     list "$kind" 0 >"$scratch/list"
     [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(wc -l <"$scratch/list")" -gt 30 ]
     tap_point $? "$kind: served without faults, $(awk '{ n += $2 } END { print n }' "$scratch/list") calls until then" \
