@@ -14,7 +14,7 @@ expect_counts "ONEHOP_MAX_BYTES: the limit is served, one element more is not" s
 expect_counts "the table's limit of 2 ranks, and one element more" served=4 nccl_allreduce=2 \
     -- run_app --nranks 2 --counts 8388607,8388608,8388609 --types f32
 ONEHOP_MAX_BYTES=0 expect_right "ONEHOP_MAX_BYTES=0" -- run_work --nranks 2
-expect_passed_on "a large message" -- run_app --nranks 3 --counts 2097153
+expect_passed_on "a large message" -- run_app --nranks 3 --counts 4194305
 expect_counts "count 0 starts nothing" kernels_launched=0 -- run_app --nranks 2 --counts 0,0
 
 export ONEHOP_SHM_DIR=$shm
