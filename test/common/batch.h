@@ -46,9 +46,8 @@ struct cf_batch {
     CUdeviceptr arena[CF_MAX_RANKS];
     unsigned char *before[CF_MAX_RANKS], *after[CF_MAX_RANKS];
     uint64_t served_before, back_before;
-    double load_s; /* cf_now(), at the last load */
-    bool opened;   /* the arenas have their size */
-    bool served;   /* onehop made all calls of it, as they were issued */
+    bool opened; /* the arenas have their size */
+    bool served; /* onehop made all calls of it, as they were issued */
     bool counted;
     ncclRedOp_t op[CF_MAX_RANKS]; /* of the program's own, 0: none */
     bool keeps_op;                /* one for all calls of a PreMulSum: these have the same key and type */
