@@ -13,12 +13,13 @@
  *   OH_ABORT_SEEN_OFFSET      enum oh_abort, as a kernel of this rank has read it; once not 0, never 0 again
  *   OH_REPORTED_OFFSET            ONEHOP_VERIFY: epoch and number of the last call that differs from NCCL's, and how many
  *                             such calls there were
- *   OH_SLOT_OFFSET            three slots: kernels with even and with odd epochs send into the first two; the third is
- *                             for the second hop of two-shot
+ *   OH_SLOT_OFFSET            four slots: kernels with even and with odd epochs send into the first two; the second hop
+ *                             of two-shot into the third and the fourth by turns
  *   OH_ESCAPE_OFFSET          escape bytes, one for each word of the slots
  *
  * Between kernels all words (from OH_WORDS_OFFSET to OH_ESCAPE_OFFSET) hold OH_SENTINEL and all escape bytes 0, except
- * those in flight. A slot consists of sections, one for each peer that writes it, in the order of ranks.
+ * those in flight and those that the last kernel with two hops has left in its gather slot (struct oh_epoch). A slot
+ * consists of sections, one for each peer that writes it, in the order of ranks.
  *
  * Why this number of slots needs no closing barrier: doc/design.md, "Epochs".
  */
@@ -29,21 +30,25 @@
 #include <stdint.h>
 
 #define OH_MAX_RANKS 8
-#define OH_MAX_BLOCKS 128
-#define OH_MAX_THREADS 512
+#define OH_MAX_BLOCKS 256
+#define OH_MAX_THREADS 1024
+/* Threads of a block, at most: with more ranks a thread holds more words. Two blocks of any kernel fit on a
+ * multiprocessor together. An allreduce between two ranks has a thread for each word of up to 2 MiB. */
+#define OH_BLOCK_THREADS(nranks_) ((nranks_) > 4 ? 256 : 512)
+#define OH_ALLREDUCE_BLOCK_THREADS(nranks_) ((nranks_) > 2 ? OH_BLOCK_THREADS(nranks_) : OH_MAX_THREADS)
 
 #define OH_EPOCH_OFFSET 0u
-#define OH_ABORT_SEEN_OFFSET 2048u
-#define OH_REPORTED_OFFSET 3072u
-#define OH_WORDS_OFFSET 4096u
+#define OH_ABORT_SEEN_OFFSET 4096u
+#define OH_REPORTED_OFFSET 5120u
+#define OH_WORDS_OFFSET 8192u
 /* 16 MiB between two ranks go in one kernel, beside which a product of the program runs well (doc/dev/experiments.md).
  * The tests of the kernels have smaller slots. */
 #ifndef OH_SLOT_BYTES
 #define OH_SLOT_BYTES (8u << 20)
 #endif
-#define OH_GATHER_SLOT 2u
+#define OH_GATHER_SLOT 2u /* and the next */
 #define OH_SLOT_OFFSET(slot_) (OH_WORDS_OFFSET + (slot_)*OH_SLOT_BYTES)
-#define OH_ESCAPE_OFFSET OH_SLOT_OFFSET(3u)
+#define OH_ESCAPE_OFFSET OH_SLOT_OFFSET(4u)
 #define OH_ESCAPE_END (OH_ESCAPE_OFFSET + (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES)
 #define OH_STAGING_BYTES ((OH_ESCAPE_END + (1u << 20) - 1) & ~((1u << 20) - 1)) /* whole MiB, as reports have it */
 
@@ -97,11 +102,13 @@ enum oh_kernel_op {
     OH_OPS
 };
 
-/* Epochs count the kernels of a communicator, equally on all ranks, and select the slot. A block loads both words at
+/* Epochs count the kernels of a communicator, equally on all ranks, and select the slot. A block loads two words at
  * once. */
 struct oh_epoch {
-    uint32_t last; /* of the last kernel of this communicator that has ended on this rank */
-    uint32_t held; /* 0, or OH_SENTINEL: a kernel that begins sends only empty words, and waits (oh_staging_hold) */
+    uint32_t last;   /* of the last kernel of this communicator that has ended on this rank */
+    uint32_t held;   /* 0, or OH_SENTINEL: a kernel that begins sends only empty words, and waits (oh_staging_hold) */
+    uint32_t gather; /* 0 or 1: the gather slot of the last kernel with two hops */
+    uint32_t left;   /* words of each section there: the next kernel with two hops empties them */
 };
 
 /* The abort flag. The host changes it from OH_ABORT_NONE; kernels that wait poll it. */

@@ -67,7 +67,8 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
         }
     }
     const auto take = [&](uint32_t source, uint32_t i, const oh_word16 &word) { message.store_part(source, i, word); };
-    if (!oh_gather<batch, single>(receiver, own, slot, held, &spin, take)) {
+    const auto empty = [&](uint32_t at, const oh_word16(&word)[ranks]) { receiver.reset(at, word); };
+    if (!oh_gather<batch, single>(receiver, own, slot, held, &spin, take, empty)) {
         return false;
     }
     oh_epoch_finish(args, epoch, trigger);

@@ -19,6 +19,12 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
  * src/gpu/kernels.c has the same names. body_: the function of the collective's source.
  */
 
+/* Threads of a block, at most. */
+#define OH_AllReduce_THREADS OH_ALLREDUCE_BLOCK_THREADS
+#define OH_AllGather_THREADS OH_BLOCK_THREADS
+#define OH_ReduceScatter_THREADS OH_BLOCK_THREADS
+#define OH_Broadcast_THREADS OH_BLOCK_THREADS
+
 /* Collectives that reduce, for one type: the sum of one call; any op of a call list. */
 #define OH_SUM_KERNELS(collective_, algorithm_, body_, type_)                                                          \
     OH_SUM_KERNEL(collective_, algorithm_, body_, type_, 2)                                                            \
@@ -29,8 +35,8 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
     OH_SUM_KERNEL(collective_, algorithm_, body_, type_, 7)                                                            \
     OH_SUM_KERNEL(collective_, algorithm_, body_, type_, 8)
 #define OH_SUM_KERNEL(collective_, algorithm_, body_, type_, n_)                                                       \
-    OH_KERNEL(ncclDevKernel_##collective_##_Sum_##type_##_onehop_##algorithm_##_n##n_, n_, oh_kernel_args,             \
-              oh_run<oh_kernel_args, body_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>>)
+    OH_KERNEL(ncclDevKernel_##collective_##_Sum_##type_##_onehop_##algorithm_##_n##n_, OH_##collective_##_THREADS(n_), \
+              oh_kernel_args, oh_run<oh_kernel_args, body_<oh_sum_of<oh_##type_, n_>, oh_kernel_args>>)
 
 /* x_(arguments, suffix, least ranks, most ranks) for the kernels that read the number of ranks from their arguments */
 #define OH_EACH_RANKS(x_, ...)                                                                                         \
@@ -39,7 +45,8 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
 #define OH_ANY_KERNELS(collective_, algorithm_, body_, type_)                                                          \
     OH_EACH_RANKS(OH_ANY_KERNEL, collective_, algorithm_, body_, type_)
 #define OH_ANY_KERNEL(collective_, algorithm_, body_, type_, suffix_, least_, most_)                                   \
-    OH_KERNEL(ncclDevKernel_##collective_##_Any_##type_##_onehop_##algorithm_##_##suffix_, most_, oh_kernel_list_args, \
+    OH_KERNEL(ncclDevKernel_##collective_##_Any_##type_##_onehop_##algorithm_##_##suffix_,                             \
+              OH_##collective_##_THREADS(most_), oh_kernel_list_args,                                                  \
               oh_run<oh_kernel_list_args, body_<oh_any_of<oh_##type_, least_, most_>, oh_kernel_list_args>>)
 
 /* Collectives that move bytes: one call; a call list. */
@@ -47,8 +54,8 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
     OH_EACH_RANKS(OH_BYTE_KERNEL, collective_, body_, _, oh_kernel_args)                                               \
     OH_EACH_RANKS(OH_BYTE_KERNEL, collective_, body_, _List_, oh_kernel_list_args)
 #define OH_BYTE_KERNEL(collective_, body_, infix_, args_t_, suffix_, least_, most_)                                    \
-    OH_KERNEL(ncclDevKernel_##collective_##infix_##onehop_oneshot_##suffix_, most_, args_t_,                           \
-              oh_run<args_t_, body_<oh_bytes_of<least_, most_>, args_t_>>)
+    OH_KERNEL(ncclDevKernel_##collective_##infix_##onehop_oneshot_##suffix_, OH_##collective_##_THREADS(most_),        \
+              args_t_, oh_run<args_t_, body_<oh_bytes_of<least_, most_>, args_t_>>)
 
 /* x_(arguments, type) for the types of one kind */
 #define OH_EACH_TYPE(x_, ...) OH_EACH_FLOAT_TYPE(x_, __VA_ARGS__) OH_EACH_INTEGER_TYPE(x_, __VA_ARGS__)

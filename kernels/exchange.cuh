@@ -143,6 +143,23 @@ template <class Type, int ranks, int from> struct oh_receiver {
             }
         });
     }
+    /* The two halves of this: the escape bytes, and later the words. */
+    OH_DEVICE_METHOD void reset_escapes(uint32_t at, const oh_word16 (&word)[ranks]) const
+    {
+        oh_for_each_rank<from, ranks>(nranks, [&](int k) {
+            if (!is_own(k)) {
+                oh_escape_reset<Type>(args.staging[0], at + section[k], word[k]);
+            }
+        });
+    }
+    OH_DEVICE_METHOD void clear(uint32_t at) const
+    {
+        oh_for_each_rank<from, ranks>(nranks, [&](int k) {
+            if (!is_own(k)) {
+                oh_lamport_clear(args.staging[0] + at + section[k]);
+            }
+        });
+    }
 };
 
 /* Receives the words of a reduction. From a single peer there is less to load and to test in a poll. */
@@ -234,13 +251,13 @@ OH_DEVICE bool oh_receive(const Receiver &receiver, const oh_thread_words<batch>
 }
 
 /*
- * Receives the words that each peer sends to all: take(source, i, word) gets word i of a rank. slot: offset in staging.
- * single: no thread has more than one batch; code without loops is faster. Returns false if the communicator has been
- * aborted.
+ * Receives the words that each peer sends to all: take(source, i, word) gets word i of a rank, empty(at, words) all
+ * peers' words at an offset, to empty them. slot: offset in staging. single: no thread has more than one batch; code
+ * without loops is faster. Returns false if the communicator has been aborted.
  */
-template <int batch, bool single, class Type, int ranks, class Take>
+template <int batch, bool single, class Type, int ranks, class Take, class Empty>
 OH_DEVICE bool oh_gather(const oh_receiver<Type, ranks, 1> &receiver, const oh_thread_words<batch> &own, uint32_t slot,
-                         uint32_t held, oh_spin *spin, Take take)
+                         uint32_t held, oh_spin *spin, Take take, Empty empty)
 {
     for (uint32_t i = own.first; i < own.words; i += own.stride()) {
         oh_word16 word[batch][ranks];
@@ -253,7 +270,7 @@ OH_DEVICE bool oh_gather(const oh_receiver<Type, ranks, 1> &receiver, const oh_t
                 oh_for_each_rank<1, ranks>(receiver.nranks, [&](int j) {
                     take(oh_peer_rank(receiver.args, receiver.nranks, j), own.index(i, b), word[b][j]);
                 });
-                receiver.reset(slot + own.index(i, b) * OH_WORD_BYTES, word[b]);
+                empty(slot + own.index(i, b) * OH_WORD_BYTES, word[b]);
             }
         }
         if (single) {

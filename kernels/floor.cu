@@ -104,7 +104,7 @@ OH_DEVICE void program_copy(const oh_kernel_args &args)
     }
 }
 
-OH_KERNEL(oh_floor_empty, 2, oh_kernel_args, floor_empty)
-OH_KERNEL(oh_floor_exchange, 2, oh_kernel_args, floor_exchange)
-OH_KERNEL(oh_floor_write, 2, oh_kernel_args, floor_write)
-OH_KERNEL(oh_program_copy, 2, oh_kernel_args, program_copy)
+OH_KERNEL(oh_floor_empty, OH_FLOOR_THREADS, oh_kernel_args, floor_empty)
+OH_KERNEL(oh_floor_exchange, OH_FLOOR_THREADS, oh_kernel_args, floor_exchange)
+OH_KERNEL(oh_floor_write, OH_FLOOR_THREADS, oh_kernel_args, floor_write)
+OH_KERNEL(oh_program_copy, OH_FLOOR_THREADS, oh_kernel_args, program_copy)

@@ -13,6 +13,10 @@
 
 #include "kernels/abi.h"
 
+/* The largest grid. */
+#define OH_FLOOR_BLOCKS 128u
+#define OH_FLOOR_THREADS 512u
+
 #define OH_FLOOR_GAVE_UP 64u
 #define OH_FLOOR_FLAGS 128u
 #define OH_FLOOR_FLAG_BYTES 128u

@@ -105,13 +105,19 @@ template <class Type> OH_DEVICE bool oh_lamport_has_arrived(const oh_word16 &wor
     return arrived;
 }
 
+/* Clears the escape byte of the word at `offset`, if it has one. decoded: the word that was there. */
+template <class Type> OH_DEVICE void oh_escape_reset(char *staging, uint32_t offset, const oh_word16 &decoded)
+{
+    if (!Type::has_sentinel && __builtin_expect(oh_encoded<Type>(decoded).escape != 0, 0)) {
+        oh_escape_store(staging + oh_escape_offset(offset), 0);
+    }
+}
+
 /* Empties the word at `offset`, and its escape byte. decoded: the word that it held. */
 template <class Type> OH_DEVICE void oh_lamport_reset(char *staging, uint32_t offset, const oh_word16 &decoded)
 {
     oh_lamport_clear(staging + offset);
-    if (!Type::has_sentinel && __builtin_expect(oh_encoded<Type>(decoded).escape != 0, 0)) {
-        oh_escape_store(staging + oh_escape_offset(offset), 0);
-    }
+    oh_escape_reset<Type>(staging, offset, decoded);
 }
 
 #endif

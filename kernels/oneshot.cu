@@ -174,17 +174,16 @@ template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
         if (message.words() <= threads) {
             return oneshot_words<1, true, Reduction>(base, message);
         }
-        if constexpr (Reduction::is_sum) {
+        if constexpr (Reduction::is_sum && Reduction::ranks > 2) { /* of two ranks: registers for one word */
             if (message.words() <= 2 * threads) {
                 return oneshot_words<2, true, Reduction>(base, message);
             }
         }
         if constexpr (Reduction::ranks == 2) { /* where one-shot serves messages of MiB */
-            return oneshot_words<2, false, Reduction>(base, message);
+            return oneshot_words<1, false, Reduction>(base, message);
         }
     }
-    return oneshot_words<(Reduction::ranks == 2 ? 2 : 1), false, Reduction>(
-        base, typename oh_message_of<Args, type>::message(args));
+    return oneshot_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args));
 }
 
 OH_EACH_SUM_TYPE(OH_SUM_KERNELS, AllReduce, oneshot, oneshot)

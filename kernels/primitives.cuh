@@ -40,13 +40,12 @@
 #endif
 
 /*
- * A kernel entry point: name, number of ranks that it is compiled for, type of its parameter, and body, a function of a
- * constant reference to that. Registers are such that the largest grids of two communicators fit on a GPU together;
- * where there are more ranks, grids are smaller (oh_plan_grid_threads).
+ * A kernel entry point: name, threads of a block at most, type of its parameter, and body, a function of a constant
+ * reference to that. No more registers than let two such blocks onto a multiprocessor, so that the largest grids of two
+ * communicators fit on a GPU together (oh_plan_table_fit).
  */
-#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
-    extern "C" __global__ void __launch_bounds__(OH_MAX_THREADS, ranks_ > 4 ? 1 : 2)                                   \
-        name_(const __grid_constant__ args_t_ args)                                                                    \
+#define OH_KERNEL(name_, threads_, args_t_, ...)                                                                       \
+    extern "C" __global__ void __launch_bounds__(threads_, 2) name_(const __grid_constant__ args_t_ args)              \
     {                                                                                                                  \
         __VA_ARGS__(args);                                                                                             \
     }

@@ -9,10 +9,12 @@
  * its own:
  *
  *     wait for the previous kernel                           griddepcontrol.wait; before, it only reads its arguments
- *     epoch = own epoch word + 1;  slot = epoch % 2
+ *     epoch = own epoch word + 1;  slot = epoch % 2;  gather slot = the one that the last two-shot kernel did not use
  *     for each own i:                                        scatter
  *         for each peer p:
  *             staging of p, slot, section of this rank [i] = word i of chunk p of sendbuff
+ *     for each i of what the last two-shot kernel received:  while this kernel's words travel
+ *         own staging, the other gather slot, section of each peer [i] = empty
  *     for each own i:                                        reduce: this rank owns chunk `rank`
  *         do
  *             for each peer p:
@@ -26,8 +28,8 @@
  *         own staging, slot, section of each peer [i] = empty
  *     for each own i:                                        gather
  *         poll own staging, gather slot, section of each peer p [i] until none is empty
- *         word i of chunk p of recvbuff = the word of p;  empty the word
- *     wait for all threads of the block;  write epoch to the epoch words
+ *         word i of chunk p of recvbuff = the word of p
+ *     wait for all threads of the block;  write epoch, gather slot and the length of a chunk to the epoch words
  */
 #include "kernels/entry_points.cuh"
 #include "kernels/scatter.cuh"
@@ -49,6 +51,32 @@ template <class Message> struct twoshot_chunks {
     OH_DEVICE_METHOD void store(uint32_t owner, uint32_t i, const oh_word16 &word) const
     {
         message.store(index(owner, i), word);
+    }
+};
+
+/* The gather slot of the last two-shot kernel, and what that has left there (struct oh_epoch). */
+struct last_gather {
+    bool second; /* of the two slots */
+    uint32_t left;
+
+    explicit OH_DEVICE_METHOD last_gather(const oh_kernel_args &args)
+    {
+        const uint64_t pair = oh_pair_load(oh_epoch_address(args) + offsetof(struct oh_epoch, gather));
+        second = (uint32_t)pair != 0;
+        left = (uint32_t)(pair >> 32);
+    }
+    OH_DEVICE_METHOD uint32_t slot() const
+    {
+        return OH_SLOT_OFFSET(OH_GATHER_SLOT + second);
+    }
+    OH_DEVICE_METHOD uint32_t next_slot() const
+    {
+        return OH_SLOT_OFFSET(OH_GATHER_SLOT + !second);
+    }
+    /* The next kernel finds this kernel's slot, with `words` in each section. */
+    OH_DEVICE_METHOD void replace(char *epoch_words, uint32_t words) const
+    {
+        oh_pair_store(epoch_words + offsetof(struct oh_epoch, gather), (uint64_t)words << 32 | !second);
     }
 };
 
@@ -74,18 +102,23 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     thread.load(own.first, theirs); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
     const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
-    const uint32_t gather_slot = OH_SLOT_OFFSET(OH_GATHER_SLOT);
+    const last_gather last(args);
+    const uint32_t gather_slot = last.next_slot();
     thread.scatter(slot, theirs);
+    for (uint32_t i = own.first; i < last.left; i += own.step) {
+        gathered.clear(last.slot() + i * OH_WORD_BYTES);
+    }
     const bool reduced = thread.reduce(slot, [&](uint32_t i, const oh_word16 &sum) {
         const oh_word16 result = oh_canonical<type>(sum);
         sender.send(gather_slot + i * OH_WORD_BYTES, result, 0);
         chunks.store(args.rank, i, result);
     });
     const auto take = [&](uint32_t owner, uint32_t i, const oh_word16 &word) { chunks.store(owner, i, word); };
-    if (!reduced || !oh_gather<batch, single>(gathered, own, gather_slot, thread.held, &thread.spin, take)) {
+    const auto empty = [&](uint32_t at, const oh_word16(&word)[ranks]) { gathered.reset_escapes(at, word); };
+    if (!reduced || !oh_gather<batch, single>(gathered, own, gather_slot, thread.held, &thread.spin, take, empty)) {
         return false;
     }
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish(args, epoch, trigger, [&](char *at) { last.replace(at, chunks.words); });
     return true;
 }
 

@@ -122,17 +122,24 @@ template <class HaveArrived> OH_DEVICE bool oh_poll(const oh_kernel_args &args, 
 /*
  * Ends the kernel: block b writes the epoch into the words b, b + blocks, b + 2 blocks, ... So after a kernel of any
  * grid all OH_MAX_BLOCKS words are equal. In one kernel no word is written by two blocks, or read by one block and
- * written by another.
+ * written by another. write(at): writes more of the struct oh_epoch at this address.
  */
-OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger)
+template <class Write>
+OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger, Write write)
 {
     oh_block_sync(); /* all threads have read this block's epoch word, and have received all their words */
     if (trigger == OH_TRIGGER_LATE) {
         oh_pdl_trigger(); /* after the barrier: the first thread that triggers does so for its block */
     }
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
-        oh_word_store(args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch), epoch);
+        char *const at = args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch);
+        oh_word_store(at, epoch);
+        write(at);
     }
+}
+OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger)
+{
+    oh_epoch_finish(args, epoch, trigger, [](char *) {});
 }
 
 #endif

@@ -283,16 +283,17 @@ static CUresult limit_threads(CUfunction function, const struct oh_plan_rows *ro
 CUresult oh_room_query(CUdevice device, const struct oh_context *context, const struct oh_kernel_set *set,
                        const struct oh_plan_table *table, struct oh_plan_room *room_p)
 {
-    uint32_t threads = UINT32_MAX;
+    struct oh_plan_room room = {.max_blocks = UINT32_MAX};
     int sms;
     OH_CU_TRY(device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+    room.sms = limited_sms(context, (uint32_t)sms);
+    memset(room.sm_threads, 0xff, sizeof room.sm_threads);
     for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
         const int collective = i < ONEHOP_ALGORITHM_COUNT ? ONEHOP_ALLREDUCE : i - ONEHOP_ALGORITHM_COUNT + 1;
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
-            OH_TRY(limit_threads(set->function[i][f], &table->rows[collective], &threads));
+            OH_TRY(limit_threads(set->function[i][f], &table->rows[collective], &room.sm_threads[collective]));
         }
     }
-    *room_p = (struct oh_plan_room){
-        .sms = limited_sms(context, (uint32_t)sms), .sm_threads = threads, .max_blocks = UINT32_MAX};
+    *room_p = room;
     return CUDA_SUCCESS;
 }

@@ -16,8 +16,9 @@
 #define WARP 32
 #define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
-#define LEAST_BLOCKS 4u                     /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
-#define MOVED_BYTES (UINT64_C(64) << 20)    /* most of a collective other than allreduce: larger calls do not attach */
+#define MANY_WORDS (96u << 10)           /* received; with more than 64 blocks fewer are slower (2 x H100, same day) */
+#define LEAST_BLOCKS 4u                  /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
+#define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
 
 static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = "oneshot",
@@ -73,15 +74,28 @@ uint64_t oh_plan_capacity(enum onehop_collective collective, enum onehop_algorit
                            oh_collective_parts(collective, nranks));
 }
 
-uint32_t oh_plan_grid_threads(uint32_t nranks)
+static uint32_t block_threads(enum onehop_collective collective, uint32_t nranks)
 {
-    /* With five ranks and more a thread holds more words, in more registers. */
-    return nranks > 4 ? 16384 : OH_MAX_BLOCKS * OH_MAX_THREADS;
+    return collective == ONEHOP_ALLREDUCE ? OH_ALLREDUCE_BLOCK_THREADS(nranks) : OH_BLOCK_THREADS(nranks);
+}
+
+uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks)
+{
+    return nranks > 4 ? 16384 : 128 * block_threads(collective, nranks);
+}
+
+static uint32_t least_threads(const struct oh_plan_room *room)
+{
+    uint32_t threads = UINT32_MAX;
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        threads = (uint32_t)least(threads, room->sm_threads[c]);
+    }
+    return threads;
 }
 
 uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks)
 {
-    return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * room->sm_threads / 2);
+    return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * least_threads(room) / 2);
 }
 
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
@@ -89,16 +103,16 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
 {
     const uint32_t parts = algorithm == ONEHOP_TWOSHOT ? nranks : oh_collective_parts(collective, nranks);
     const uint64_t words = bytes / OH_WORD_BYTES / parts; /* the longest loop's */
-    const uint32_t all = oh_plan_grid_threads(nranks);
+    const uint32_t all = oh_plan_grid_threads(collective, nranks);
     const uint64_t received =
         words * (collective == ONEHOP_BROADCAST ? 1 : nranks - 1) * (algorithm == ONEHOP_TWOSHOT ? 2 : 1);
-    const bool many = nranks <= 4 && 2 * received > (uint64_t)3 * all;
-    const uint32_t most = many ? OH_MAX_BLOCKS : OH_MAX_BLOCKS / 2;
+    const bool many = nranks <= 4 && received > MANY_WORDS; /* then blocks of 512 threads, on all SMs */
+    const uint32_t most = many ? all / 512 : 64, most_threads = many ? 512 : block_threads(collective, nranks);
     uint32_t blocks = LEAST_BLOCKS, threads = 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;
     }
-    while (threads < OH_MAX_THREADS && (uint64_t)blocks * threads < words && 2 * blocks * threads <= all) {
+    while (threads < most_threads && (uint64_t)blocks * threads < words && 2 * blocks * threads <= all) {
         threads *= 2;
     }
     *blocks_p = blocks;
@@ -235,8 +249,8 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, enum onehop_collective col
     const bool known =
         row->algorithm == ONEHOP_ONESHOT || (row->algorithm == ONEHOP_TWOSHOT && collective == ONEHOP_ALLREDUCE);
     return known && row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS && row->threads >= 32 &&
-           row->threads <= OH_MAX_THREADS && row->threads % 32 == 0 &&
-           row->blocks * row->threads <= oh_plan_grid_threads(nranks) &&
+           row->threads <= block_threads(collective, nranks) && row->threads % 32 == 0 &&
+           row->blocks * row->threads <= oh_plan_grid_threads(collective, nranks) &&
            row->max_bytes <= oh_plan_capacity(collective, (enum onehop_algorithm)row->algorithm, nranks);
 }
 
@@ -261,16 +275,19 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
 }
 
 /* Half of the blocks that fit on the SMs at a time are the other communicators'. */
-static void fit_row(struct oh_plan_row *row, uint32_t nranks, const struct oh_plan_room *room)
+static void fit_row(struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks,
+                    const struct oh_plan_room *room)
 {
-    uint64_t threads = row->threads, most = least(OH_MAX_THREADS, room->sm_threads);
-    if (row->blocks > room->max_blocks) {
-        threads = ((uint64_t)row->blocks * row->threads - 1) / room->max_blocks + WARP;
-        most = least(most, oh_plan_grid_threads(nranks) / room->max_blocks);
+    const uint32_t sm_threads = room->sm_threads[collective];
+    uint64_t blocks = row->blocks, threads = row->threads, most = least(block_threads(collective, nranks), sm_threads);
+    if (blocks > room->max_blocks) { /* then larger ones; no more than SMs, which have room for two of the largest */
+        blocks = least(room->max_blocks, room->sms);
+        threads = ((uint64_t)row->blocks * row->threads - 1) / blocks + WARP;
+        most = least(most, oh_plan_grid_threads(collective, nranks) / blocks);
     }
     row->threads = (uint32_t)(least(threads, most) / WARP * WARP);
-    const uint32_t half = room->sms * (room->sm_threads / row->threads) / 2;
-    row->blocks = (uint32_t)least(least(row->blocks, room->max_blocks), half > 0 ? half : 1);
+    const uint32_t half = room->sms * (sm_threads / row->threads) / 2;
+    row->blocks = (uint32_t)least(blocks, half > 0 ? half : 1);
 }
 
 /* The largest message of which a block sends no more than NCCL leaves to it. */
@@ -293,7 +310,7 @@ static void fit_rows(struct oh_plan_table *table, enum onehop_collective collect
             continue;
         }
         const uint32_t blocks = row->blocks;
-        fit_row(row, table->nranks, room);
+        fit_row(row, collective, table->nranks, room);
         const uint64_t most = most_of_blocks(row, collective, table->nranks);
         if (!every_size && row->blocks < blocks && row->max_bytes > most) {
             cut(rows, most);
@@ -304,7 +321,7 @@ static void fit_rows(struct oh_plan_table *table, enum onehop_collective collect
 
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool invariant)
 {
-    if (room->sms == 0 || room->sm_threads < WARP || room->max_blocks == 0) {
+    if (room->sms == 0 || least_threads(room) < WARP || room->max_blocks == 0) {
         return false;
     }
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {

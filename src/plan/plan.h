@@ -86,9 +86,9 @@ struct oh_plan_table {
 
 /* What fits in the contexts of all ranks: a grid that does not fit could wait for blocks of peers forever. */
 struct oh_plan_room {
-    uint32_t sms;        /* multiprocessors */
-    uint32_t sm_threads; /* of a kernel on each of them */
-    uint32_t max_blocks; /* maxCTAs of ncclConfig_t; UINT32_MAX: not limited */
+    uint32_t sms;                                 /* multiprocessors */
+    uint32_t sm_threads[ONEHOP_COLLECTIVE_COUNT]; /* of a kernel on each of them */
+    uint32_t max_blocks;                          /* maxCTAs of ncclConfig_t; UINT32_MAX: not limited */
 };
 
 /* Removes the rows at the end that are NCCL's: larger messages fall back without them. */
@@ -130,7 +130,7 @@ bool oh_plan_table_extend(struct oh_plan_table *table, enum onehop_collective co
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);
 
 /* Returns the most threads of a launch: the kernels of two communicators fit on a GPU together. */
-uint32_t oh_plan_grid_threads(uint32_t nranks);
+uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks);
 
 /* Returns the most threads of two kernels of a communicator that wait at the same time. */
 uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks);

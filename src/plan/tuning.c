@@ -123,7 +123,7 @@ static bool add_row(struct reader *reader, const char *line)
         return fault(reader,
                      "a row that cannot be served (accepted: up to the size that the algorithm carries, threads in "
                      "32s, at most %u in all)",
-                     oh_plan_grid_threads(nranks));
+                     oh_plan_grid_threads(reader->collective, nranks));
     }
     if (rows->count > 0 && row.max_bytes <= rows->row[rows->count - 1].max_bytes) {
         return fault(reader, "rows out of order (accepted: in ascending order of size)");

@@ -17,7 +17,9 @@ import torch
 import torch.distributed as dist
 
 GROUPS, WITH_ALLREDUCE = 20, 4
-LARGE_BYTES, LARGE_CALLS = 4 << 20, 200
+LARGE_CALLS = 200
+# Of two communicators: the largest grids, of the largest blocks and of many.
+LARGE_MIB = (1, 1), (1, 4), (4, 4), (2, 16)
 
 
 def used_mib(device):
@@ -45,11 +47,12 @@ def capture_after_one_warm_up(device, world):
     return bool((tensor == 3).all())
 
 
-def in_other_orders(device, rank, world, number):
-    """Calls with the largest grids on so many groups, each on a stream of its own, in an order that the rank turns: the
-    grids of two are on a GPU together, so no call waits for another one's blocks. True when the results are right."""
-    groups = [dist.new_group(list(range(world))) for _ in range(number)]
-    tensors = [torch.ones(LARGE_BYTES // 4, device=device) for _ in groups]
+def in_other_orders(device, rank, world, mib):
+    """Calls of so many MiB on groups and streams of their own, in an order that the rank turns: the grids of two are on a
+    GPU together, so no call waits for another one's blocks. True when the results are right."""
+    number = len(mib)
+    groups = [dist.new_group(list(range(world))) for _ in mib]
+    tensors = [torch.ones(size << 18, device=device) for size in mib]
     streams = [torch.cuda.Stream() for _ in groups]
     for group, tensor in zip(groups, tensors):
         dist.all_reduce(tensor, group=group, op=dist.ReduceOp.MAX)
@@ -87,7 +90,7 @@ def main():
         good.append(bool((tensor == world * (world + 1) / 2).all()))
     after = used_mib(device)
     good.append(capture_after_one_warm_up(device, world))
-    good.append(in_other_orders(device, rank, world, 2))
+    good.extend(in_other_orders(device, rank, world, mib) for mib in LARGE_MIB)
     if rank == 0:
         print(f"{GROUPS - WITH_ALLREDUCE} groups with all-gathers {gathered - before:.0f} MiB, {WITH_ALLREDUCE} groups with "
               f"allreduces {after - gathered:.0f} MiB, first allreduce {statistics.median(first_ms):.1f} ms", flush=True)

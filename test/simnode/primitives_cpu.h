@@ -64,7 +64,7 @@ struct simnode_kernel_entry {
 };
 static simnode_kernel_entry *simnode_kernels;
 
-#define OH_KERNEL(name_, ranks_, args_t_, ...)                                                                         \
+#define OH_KERNEL(name_, threads_, args_t_, ...)                                                                       \
     static void name_(const void *args, unsigned block, unsigned blocks)                                               \
     {                                                                                                                  \
         simnode_here = {block, blocks};                                                                                \

@@ -162,6 +162,25 @@ void start_node(unsigned ranks, uint32_t epoch)
     }
 }
 
+bool is_emptied(unsigned rank)
+{
+    const char *staging = node.staging[rank];
+    static const uint32_t empty[] = {OH_SENTINEL, OH_SENTINEL, OH_SENTINEL, OH_SENTINEL};
+    const size_t section = OH_SECTION_WORDS(node.ranks) * OH_WORD_BYTES;
+    struct oh_epoch epoch;
+    memcpy(&epoch, staging + OH_EPOCH_OFFSET, sizeof epoch);
+    bool right = true;
+    for (size_t at = OH_WORDS_OFFSET; at < OH_ESCAPE_OFFSET; at += OH_WORD_BYTES) {
+        const size_t in_slot = at - OH_SLOT_OFFSET(OH_GATHER_SLOT + epoch.gather); /* wraps outside */
+        const bool left = in_slot < (node.ranks - 1) * section && in_slot % section < epoch.left * OH_WORD_BYTES;
+        right &= left || memcmp(staging + at, empty, sizeof empty) == 0;
+    }
+    for (size_t at = OH_ESCAPE_OFFSET; at < OH_ESCAPE_END; at++) {
+        right &= staging[at] == 0;
+    }
+    return right;
+}
+
 void stop_node(void)
 {
     for (unsigned r = 0; r < node.ranks; r++) {

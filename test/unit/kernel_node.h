@@ -72,6 +72,9 @@ void *must(void *memory);
 void start_node(unsigned ranks, uint32_t epoch);
 void stop_node(void);
 
+/* Between kernels: whether all words of a rank are empty, but those that the last kernel with two hops has left. */
+bool is_emptied(unsigned rank);
+
 /* Returns whether the kernel takes the type as bytes. */
 bool moves_bytes(const struct call *call);
 

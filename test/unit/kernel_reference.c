@@ -140,6 +140,9 @@ const char *run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, in
         }
         release_call(&calls[i]);
     }
+    for (unsigned r = 0; r < ranks; r++) {
+        wrong = wrong || is_emptied(r) ? wrong : "words that are not empty behind the last kernel";
+    }
     stop_node();
     return wrong;
 }

@@ -22,7 +22,7 @@ static struct oh_driver linking; /* the driver, or one of which something fails 
 static const struct oh_kernel_set *set;
 static CUstream stream;
 static char *memory;
-static struct oh_plan_room room = {.sms = 132, .sm_threads = 1024, .max_blocks = UINT32_MAX};
+static struct oh_plan_room room = {.sms = 132, .sm_threads = {1024, 1024, 1024, 1024}, .max_blocks = UINT32_MAX};
 
 /* A kernel of 512 threads a block; of a list of two calls where `list`. */
 struct kernel {

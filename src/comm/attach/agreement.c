@@ -217,7 +217,7 @@ static bool publish_room(struct oh_comm *comm, struct oh_plan_room room)
     room.max_blocks = comm->id.config.max_ctas;
     if (!oh_plan_table_fit(&table, &room, comm->id.config.invariant)) {
         return decline(comm, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
-                       comm->agreement.gpu.bus_id, room.sms, room.sm_threads);
+                       comm->agreement.gpu.bus_id, room.sms, room.sm_threads[ONEHOP_ALLREDUCE]);
     }
     comm->segment.shared->peer_info[comm->id.rank].room = room;
     return true;

@@ -55,11 +55,14 @@ static unsigned waiting; /* calls that wait for a set-up */
  */
 static void fit_table(struct oh_comm *comm)
 {
-    struct oh_plan_room least = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    struct oh_plan_room least;
+    memset(&least, 0xff, sizeof least);
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         const struct oh_plan_room room = comm->segment.shared->peer_info[r].room;
         least.sms = room.sms < least.sms ? room.sms : least.sms;
-        least.sm_threads = room.sm_threads < least.sm_threads ? room.sm_threads : least.sm_threads;
+        for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+            least.sm_threads[c] = room.sm_threads[c] < least.sm_threads[c] ? room.sm_threads[c] : least.sm_threads[c];
+        }
         least.max_blocks = room.max_blocks < least.max_blocks ? room.max_blocks : least.max_blocks;
     }
     comm->serve.room = least;
@@ -69,7 +72,7 @@ static void fit_table(struct oh_comm *comm)
     }
     if (memcmp(&whole, &comm->serve.table, sizeof whole) != 0) {
         OH_INFO("comm %p rank %u: room for %u threads on each of %u SMs, for %u blocks in all: grids are %s",
-                (void *)comm->id.nccl, comm->id.rank, least.sm_threads, least.sms, least.max_blocks,
+                (void *)comm->id.nccl, comm->id.rank, least.sm_threads[ONEHOP_ALLREDUCE], least.sms, least.max_blocks,
                 oh_plan_table_end(&comm->serve.table) > 0 ? "smaller" : "too large");
     }
 }

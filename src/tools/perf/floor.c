@@ -30,7 +30,7 @@ static const struct {
 } kernels[KINDS] = {
     [EMPTY] = {"oh_floor_empty", 1, 32},
     [EXCHANGE] = {"oh_floor_exchange", 1, 32},
-    [WRITE] = {"oh_floor_write", OH_MAX_BLOCKS, OH_MAX_THREADS},
+    [WRITE] = {"oh_floor_write", OH_FLOOR_BLOCKS, OH_FLOOR_THREADS},
 };
 
 struct floor {

@@ -239,17 +239,17 @@ static void open_program(struct oh_perf_thread *thread)
 
 void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_workload *workload)
 {
-    /* As many threads as there are accesses to have under way, up to OH_MAX_BLOCKS blocks. */
+    /* As many threads as there are accesses to have under way, up to OH_FLOOR_BLOCKS blocks. */
     const size_t block_bytes = (size_t)BLOCK_THREADS * THREAD_WORDS * OH_WORD_BYTES;
     const size_t blocks = (workload->bytes + block_bytes - 1) / block_bytes;
-    const bool most = blocks > OH_MAX_BLOCKS;
+    const bool most = blocks > OH_FLOOR_BLOCKS;
     const struct oh_kernel_args args = {
         .sendbuff = (const void *)(uintptr_t)thread->recv[workload->side],
         .recvbuff = (void *)(uintptr_t)thread->send[workload->side],
         .count = workload->bytes,
     };
     oh_perf_check(thread, "launch",
-                  oh_tool_kernel_launch(&thread->program, most ? OH_MAX_BLOCKS : (unsigned)blocks,
+                  oh_tool_kernel_launch(&thread->program, most ? OH_FLOOR_BLOCKS : (unsigned)blocks,
                                         most ? 2 * BLOCK_THREADS : BLOCK_THREADS, thread->stream, &args));
 }
 
