@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * lamport.pml - the kernels: words that are there when they are not empty, emptied by the reader. Kernels of all kinds
- * follow one another, and send into the same two slots by turns.
+ * follow one another, and send into the same two slots by turns. The second hop of two-shot has two slots of its own.
+ * The words there are emptied by the next two-shot kernel.
  *
  * Mutations: ONE_SLOT, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER, ONE_PART, LOST_WORD,
  * NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE, NO_ALLGATHER_WIPE, NO_REDUCESCATTER_WIPE, NO_BROADCAST_WIPE; of the
- * words that a broadcast's receivers send: NO_BEGUN_WORD, NO_BEGUN_WORD_TO_ROOT, NO_BEGUN_WORD_TO_RECEIVER,
- * BEGUN_NOT_AWAITED_BY_ROOT, BEGUN_NOT_AWAITED_BY_RECEIVER, NO_BEGUN_WIPE.
+ * gather slots: ONE_GATHER_SLOT, GATHER_BY_EPOCH, OWN_GATHER_WORD, NEW_LEFT; of the words that a broadcast's receivers
+ * send: NO_BEGUN_WORD, NO_BEGUN_WORD_TO_ROOT, NO_BEGUN_WORD_TO_RECEIVER, BEGUN_NOT_AWAITED_BY_ROOT,
+ * BEGUN_NOT_AWAITED_BY_RECEIVER, NO_BEGUN_WIPE.
  */
 #ifndef N
 #define N 2
@@ -33,11 +35,16 @@
 #else
 #define SENT_TO(epoch_) ((epoch_) % 2)
 #endif
-#define GATHER 2
 #if KINDS & 2
-#define SLOTS 3
+#define SLOTS 4
 #else
 #define SLOTS 2
+#endif
+#define GATHER 2 /* and the next, by turns of two-shot kernels */
+#ifdef ONE_GATHER_SLOT
+#define GATHER_AT(turn_) GATHER
+#else
+#define GATHER_AT(turn_) (GATHER + (turn_))
 #endif
 #define SECTION(owner, source) ((source) - ((source) > (owner)))
 #define AREA ((N - 1) * PLACES)
@@ -67,7 +74,38 @@
 /* A word that has not been emptied must not be written: what was there would be lost, or what comes wiped. */
 #define ON_LANDING(at) assert(mem[at] == 0 && !wiping[at])
 #define WORD HALVES
+
+/* A rank's account of its last two-shot kernel: the gather slot, 0 or 1, and twice the words that it has left in a
+ * section there. Beside each epoch word, and written with it. */
+#define ACCOUNT(turn_, left_) ((turn_) + 2 * (left_))
+#define TURN_BEFORE (last % 2)
+#ifdef GATHER_BY_EPOCH
+#define TURN (e % 2)
+#else
+#define TURN (1 - TURN_BEFORE)
+#endif
+#ifdef NEW_LEFT
+#define LEFT (last == 0 -> 0 : chunk)
+#else
+#define LEFT (last / 2)
+#endif
+#ifdef OWN_GATHER_WORD
+#define IS_ACCOUNTED(word) (kind[n] == TWOSHOT && (word) == b)
+#else
+#define IS_ACCOUNTED(word) (kind[n] == TWOSHOT)
+#endif
+#define WITH_EPOCH(word)                                                                                               \
+    if                                                                                                                 \
+    :: IS_ACCOUNTED(word) -> gathered[r * BLOCKS + word] = ACCOUNT(TURN, chunk)                                        \
+    :: else                                                                                                            \
+    fi
 #include "memory.pml"
+
+byte gathered[N * BLOCKS]; /* the accounts */
+
+/* What a word that was taken, and is not empty, holds from then on: the number of no kernel. Its old number is of no
+ * use, and would make many states of one. */
+#define TAKEN (CYCLE + 1)
 
 #define OTHER(r, j) (((r) + (j)) % N)
 #define PLACE(owner, source) (SECTION(owner, source) * length + i)
@@ -155,7 +193,7 @@ inline send_all(slot)
 inline lamport_clear(source, slot)
 {
     if
-    :: SENDS(source, r) && (slot == GATHER || !IS_LEFT(source)) ->
+    :: SENDS(source, r) && (slot >= GATHER || !IS_LEFT(source)) ->
         wipe(AT(r, slot, PLACE(r, source), 0));
 #if HALVES > 1
         wipe(AT(r, slot, PLACE(r, source), 1))
@@ -172,6 +210,19 @@ inline clear_all(slot)
 #endif
 }
 
+/* Empties what the last two-shot kernel has left, whose blocks and words may be others. */
+inline empty_left()
+{
+    last = gathered[r * BLOCKS + b];
+#ifndef NO_GATHER_WIPE
+    i = FIRST;
+    do
+    :: i < LEFT -> clear_all(GATHER_AT(TURN_BEFORE)); i = i + STEP
+    :: else -> break
+    od
+#endif
+}
+
 inline send()
 {
     to = SENT_TO(e);
@@ -180,6 +231,10 @@ inline send()
     :: i < chunk -> send_all(to); i = i + STEP
     :: else -> break
     od;
+    if
+    :: kind[n] == TWOSHOT -> empty_left()
+    :: else
+    fi;
     i = FIRST
 }
 
@@ -192,7 +247,7 @@ inline reduce()
             assert(ALL(RIGHT, to));
 #ifndef LOST_WORD
             if
-            :: kind[n] == TWOSHOT -> send_all(GATHER)
+            :: kind[n] == TWOSHOT -> send_all(GATHER_AT(TURN))
             :: else
             fi;
 #endif
@@ -207,15 +262,25 @@ inline reduce()
     od
 }
 
+inline mark_taken(source)
+{
+    HALF(GATHER_AT(TURN), source, 0) = TAKEN;
+#if HALVES > 1
+    HALF(GATHER_AT(TURN), source, 1) = TAKEN
+#endif
+}
+
+/* Takes the results. The next two-shot kernel empties the words. */
 inline gather()
 {
     i = FIRST;
     do
     :: atomic {
-            i < chunk && ALL(HERE, GATHER) ->
-            assert(ALL(RIGHT, GATHER));
-#ifndef NO_GATHER_WIPE
-            clear_all(GATHER);
+            i < chunk && ALL(HERE, GATHER_AT(TURN)) ->
+            assert(ALL(RIGHT, GATHER_AT(TURN)));
+            mark_taken(OTHER(r, 1));
+#if N > 2
+            mark_taken(OTHER(r, 2));
 #endif
             i = i + STEP;
             if
@@ -271,6 +336,7 @@ proctype Lane(byte r; byte j; byte b; byte t)
     byte q = r * KERNELS + j;
     byte e; /* its epoch, as it reckons itself */
     byte to; /* the slot that it sends to */
+    byte last; /* of two-shot: the account that it found */
     byte i;
 again:
     do
@@ -318,7 +384,7 @@ init
         if
         :: slow = SLOW_IN(SENT_TO(1))
 #if KINDS & 2
-        :: slow = SLOW_IN(GATHER)
+        :: slow = SLOW_IN(GATHER_AT(1)) /* that of the first two-shot kernel */
 #endif
         fi;
         do

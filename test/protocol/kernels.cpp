@@ -15,9 +15,13 @@
 /* These are made anew below. */
 #define SIMNODE_OTHER_MEMORY
 #define oh_spin_pause simnode_spin_pause
+#define oh_pair_load simnode_pair_load
+#define oh_pair_store simnode_pair_store
 #define SIMNODE_KERNEL_END() stores.land_all()
 #include "test/simnode/primitives_cpu.h"
 #undef oh_spin_pause
+#undef oh_pair_load
+#undef oh_pair_store
 
 #define MOST_POSTED 48
 
@@ -175,6 +179,19 @@ OH_DEVICE uint32_t oh_word_load(const void *at)
 OH_DEVICE void oh_word_store(void *at, uint32_t value)
 {
     stores.post(static_cast<char *>(at), value, 4);
+}
+
+/* What is loaded as a pair may have been stored as two words. */
+OH_DEVICE uint64_t oh_pair_load(const void *at)
+{
+    before_load(static_cast<const char *>(at));
+    stores.settle(static_cast<const char *>(at) + 4);
+    return __atomic_load_n(static_cast<const uint64_t *>(at), __ATOMIC_RELAXED);
+}
+
+OH_DEVICE void oh_pair_store(void *at, uint64_t value)
+{
+    stores.post(static_cast<char *>(at), value, 8);
 }
 
 #include "kernels/entry_points.cuh"
