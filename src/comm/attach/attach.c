@@ -32,10 +32,12 @@
 /*
  * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and waits there until
  * all ranks have made that call (src/group.cc:147 of 2.30.7). PATIENCE_NS covers ranks that compile, load and warm up
- * side by side, and bounds what a program loses where NCCL would not have waited. COURTESY_NS is for calls where NCCL
- * is known not to wait: it covers the usual distance of ranks.
+ * side by side, and bounds what a program loses where NCCL would not have waited. Once all ranks are here it is the
+ * time without a step of the thread's, since a busy machine takes longer for the same steps; MOST_PATIENCE_NS bounds
+ * that. COURTESY_NS is for calls where NCCL is known not to wait: it covers the usual distance of ranks.
  */
 #define PATIENCE_NS (UINT64_C(2) * 1000 * 1000 * 1000)
+#define MOST_PATIENCE_NS (5 * PATIENCE_NS)
 #define COURTESY_NS (UINT64_C(20) * 1000 * 1000)
 
 static enum oh_step advance(struct oh_job *job);
@@ -45,7 +47,8 @@ static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER,
                                     .step = advance,
                                     .period_ns = UINT64_C(100) * 1000,
                                     .period_max_ns = PERIOD_MAX_NS};
-static unsigned waiting; /* calls that wait for a set-up */
+static unsigned waiting;            /* calls that wait for a set-up */
+static _Atomic uint64_t stepped_ns; /* when the thread last made a step of any set-up */
 
 /* --- the cutover -------------------------------------------------------------------------------------------------- */
 
@@ -328,7 +331,7 @@ static uint64_t patience_for_peers(const struct oh_comm *comm)
     return sibling.found || connects_early(comm) ? COURTESY_NS : PATIENCE_NS;
 }
 
-/* Returns the current limit on a call's total wait. for_peers: on the wait for ranks without a first call. */
+/* Returns the current limit on a call's wait. for_peers: on the wait for ranks without a first call. */
 static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *all_here_p)
 {
     struct oh_peer_info *info = comm->segment.shared->peer_info;
@@ -361,7 +364,9 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start_ns, uint64_t for_pee
     const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && !attach->declined && attach->patient;
     const uint64_t most = pending ? patience(comm, for_peers, &all_here) : 0;
     pthread_mutex_unlock(&attach->mutex);
-    const bool waits = oh_now_ns() - start_ns < most;
+    const uint64_t step_ns = atomic_load(&stepped_ns), now_ns = oh_now_ns(); /* in this order */
+    const uint64_t since_ns = all_here && step_ns > start_ns ? step_ns : start_ns;
+    const bool waits = now_ns - since_ns < most && now_ns - start_ns < MOST_PATIENCE_NS;
     attach->patient &= waits || !all_here;
     return waits;
 }
@@ -422,7 +427,11 @@ static enum oh_step advance(struct oh_job *job)
 {
     struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, agreement.job);
     bool moved = false;
-    if (!oh_agreement_advance(comm, &moved)) {
+    const bool ended = oh_agreement_advance(comm, &moved);
+    if (ended || moved) {
+        atomic_store(&stepped_ns, oh_now_ns());
+    }
+    if (!ended) {
         return moved ? OH_STEP_MOVED : OH_STEP_WAITS;
     }
     oh_agreement_end(comm);
