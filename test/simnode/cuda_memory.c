@@ -5,8 +5,10 @@
  * An allocation on a device is a memfd of its own, mapped shared; its addresses are good for the CPU too. An IPC
  * handle says where to find the memfd (/proc/PID/fd/FD) and carries a nonce, which is the memfd's name, so that a
  * file descriptor number that means something else by now is not mistaken. New memory is filled with garbage: the
- * driver promises no zeros.
+ * driver promises no zeros. Of onehop's staging that would be most of the time of many tests: there words and escape
+ * bytes cannot be touched before they are set, and what makes them empty makes a hole (simcuda_memory_empty).
  */
+#include "kernels/abi.h"
 #include "test/simnode/cuda_internal.h"
 
 #include <fcntl.h>
@@ -103,6 +105,38 @@ static bool fill_with_garbage(int fd, size_t bytes)
     return true;
 }
 
+/* No other memory of the tests has this size. */
+static bool is_staging(const struct simcuda_memory *memory)
+{
+    return memory->bytes == OH_STAGING_BYTES;
+}
+
+static bool map_new(struct simcuda_memory *memory)
+{
+    if (!is_staging(memory)) {
+        return fill_with_garbage(memory->fd, memory->bytes) && map(memory, MAP_POPULATE);
+    }
+    return fill_with_garbage(memory->fd, OH_WORDS_OFFSET) && ftruncate(memory->fd, (off_t)memory->bytes) == 0 &&
+           map(memory, 0) && mprotect(memory->base + OH_WORDS_OFFSET, memory->bytes - OH_WORDS_OFFSET, PROT_NONE) == 0;
+}
+
+bool simcuda_memory_can_empty(const void *address, uint32_t value, size_t bytes)
+{
+    const struct simcuda_memory *memory = simcuda_memory_find(SIMCUDA_DEVICE_MEMORY, address);
+    const size_t at = memory ? (size_t)((const char *)address - memory->base) : 0;
+    return memory && is_staging(memory) &&
+           ((value == OH_SENTINEL && at == OH_WORDS_OFFSET && bytes == OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) ||
+            (value == 0 && at == OH_ESCAPE_OFFSET && bytes == OH_STAGING_BYTES - OH_ESCAPE_OFFSET));
+}
+
+void simcuda_memory_empty(void *address, size_t bytes)
+{
+    if (madvise(address, bytes, MADV_REMOVE) != 0 || mprotect(address, bytes, PROT_READ | PROT_WRITE) != 0) {
+        perror("simnode: a hole");
+        abort();
+    }
+}
+
 /* A device allocation, not listed yet; NULL when there is no memory. */
 static struct simcuda_memory *allocate(CUcontext ctx, size_t bytes)
 {
@@ -118,7 +152,7 @@ static struct simcuda_memory *allocate(CUcontext ctx, size_t bytes)
     if (memory->fd < 0) {
         goto err_free;
     }
-    if (!fill_with_garbage(memory->fd, bytes) || !map(memory, MAP_POPULATE)) {
+    if (!map_new(memory)) {
         goto err_close;
     }
     return memory;
@@ -138,6 +172,7 @@ err_free:
 static void end_device_memory(const struct simcuda_memory *memory, bool is_freed)
 {
     if (!is_freed) {
+        mprotect(memory->base, memory->bytes, PROT_READ | PROT_WRITE);
         memset(memory->base, FREED, memory->bytes);
     }
     munmap(memory->base, memory->bytes);
@@ -493,8 +528,9 @@ static CUresult fill_pitched(CUstream handle, CUdeviceptr to, uint32_t value, un
                              size_t count)
 {
     CUstream stream;
-    struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, pitch, count}};
+    struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, pitch, count, false}};
     size_t bytes = count > 0 ? (count - 1) * pitch + width : 0;
+    op.set.empties = width == 4 && pitch == 4 && simcuda_memory_can_empty(op.set.to, value, bytes);
     SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
     SIMCUDA_FAIL_IF(to % width != 0 || pitch % width != 0 || !known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
     return count > 0 ? simcuda_submit(stream, &op) : CUDA_SUCCESS;

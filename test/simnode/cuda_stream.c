@@ -88,7 +88,9 @@ void simcuda_stream_close(CUstream stream)
 static void fill(const struct simcuda_op *op)
 {
     uint32_t *to = op->set.to;
-    if (op->set.width == 1) { /* never with a pitch */
+    if (op->set.empties) {
+        simcuda_memory_empty(to, op->set.count * op->set.width);
+    } else if (op->set.width == 1) { /* never with a pitch */
         memset(to, (int)op->set.value, op->set.count);
     } else if (op->set.pitch == sizeof(wchar_t)) { /* faster */
         wmemset((wchar_t *)to, (wchar_t)op->set.value, op->set.count);

@@ -146,18 +146,26 @@ OH_DEVICE void oh_pdl_trigger()
 }
 
 #ifndef SIMNODE_OTHER_MEMORY
+/* The simulated driver keeps these words inverted, so that empty memory is all zeros, and takes no time to make
+ * (simcuda_memory_empty). */
+#ifdef SIMNODE_INVERTED_WORDS
+#define SIMNODE_STORED(half_) (~(uint64_t)(half_))
+#else
+#define SIMNODE_STORED(half_) ((uint64_t)(half_))
+#endif
+
 OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
 {
     uint64_t *halves = reinterpret_cast<uint64_t *>(at);
-    __atomic_store_n(halves, data.w[0] | (uint64_t)data.w[1] << 32, __ATOMIC_RELEASE);
-    __atomic_store_n(halves + 1, data.w[2] | (uint64_t)data.w[3] << 32, __ATOMIC_RELEASE);
+    __atomic_store_n(halves, SIMNODE_STORED(data.w[0] | (uint64_t)data.w[1] << 32), __ATOMIC_RELEASE);
+    __atomic_store_n(halves + 1, SIMNODE_STORED(data.w[2] | (uint64_t)data.w[3] << 32), __ATOMIC_RELEASE);
 }
 
 OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
     const uint64_t *halves = reinterpret_cast<const uint64_t *>(at);
-    uint64_t first = __atomic_load_n(halves, __ATOMIC_ACQUIRE);
-    uint64_t second = __atomic_load_n(halves + 1, __ATOMIC_ACQUIRE);
+    uint64_t first = SIMNODE_STORED(__atomic_load_n(halves, __ATOMIC_ACQUIRE));
+    uint64_t second = SIMNODE_STORED(__atomic_load_n(halves + 1, __ATOMIC_ACQUIRE));
     *data = {{(uint32_t)first, (uint32_t)(first >> 32), (uint32_t)second, (uint32_t)(second >> 32)}};
 }
 
