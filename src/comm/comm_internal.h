@@ -62,6 +62,8 @@ struct oh_attach {
     atomic_bool ordered;          /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
     bool patient;                 /* may wait for peers: no earlier wait has timed out */
     bool first_call;              /* of those that oh_attach_wants, no earlier one has been decided */
+    uint32_t steps;               /* oh_agreement_steps() as a call that waits has seen it last, */
+    uint64_t step_ns;             /* and when that was another number than before */
     pthread_t thread;             /* that has created it */
     uint64_t calls;               /* with a number, so far; counted while unsettled */
     uint64_t cutover_call;        /* the number of the first call that is served; 0: not known yet */

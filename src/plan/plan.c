@@ -16,7 +16,7 @@
 #define WARP 32
 #define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
-#define MANY_WORDS (96u << 10)           /* received; with more than 64 blocks fewer are slower (2 x H100, same day) */
+#define MANY_WORDS (96u << 10)           /* received: fewer are slower by more than 64 blocks (2 x H100, 2026-11-26) */
 #define LEAST_BLOCKS 4u                  /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
 #define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
 
@@ -74,17 +74,17 @@ uint64_t oh_plan_capacity(enum onehop_collective collective, enum onehop_algorit
                            oh_collective_parts(collective, nranks));
 }
 
-static uint32_t block_threads(enum onehop_collective collective, uint32_t nranks)
+uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nranks)
 {
     return collective == ONEHOP_ALLREDUCE ? OH_ALLREDUCE_BLOCK_THREADS(nranks) : OH_BLOCK_THREADS(nranks);
 }
 
 uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks)
 {
-    return nranks > 4 ? 16384 : 128 * block_threads(collective, nranks);
+    return nranks > 4 ? 16384 : 128 * oh_plan_block_threads(collective, nranks);
 }
 
-static uint32_t least_threads(const struct oh_plan_room *room)
+uint32_t oh_plan_room_threads(const struct oh_plan_room *room)
 {
     uint32_t threads = UINT32_MAX;
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
@@ -95,7 +95,7 @@ static uint32_t least_threads(const struct oh_plan_room *room)
 
 uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks)
 {
-    return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * least_threads(room) / 2);
+    return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * oh_plan_room_threads(room) / 2);
 }
 
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
@@ -106,8 +106,8 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const uint32_t all = oh_plan_grid_threads(collective, nranks);
     const uint64_t received =
         words * (collective == ONEHOP_BROADCAST ? 1 : nranks - 1) * (algorithm == ONEHOP_TWOSHOT ? 2 : 1);
-    const bool many = nranks <= 4 && received > MANY_WORDS; /* then blocks of 512 threads, on all SMs */
-    const uint32_t most = many ? all / 512 : 64, most_threads = many ? 512 : block_threads(collective, nranks);
+    const bool many = nranks <= 4 && received > MANY_WORDS; /* then blocks of 512 threads, on more SMs */
+    const uint32_t most = many ? all / 512 : 64, most_threads = many ? 512 : oh_plan_block_threads(collective, nranks);
     uint32_t blocks = LEAST_BLOCKS, threads = 128;
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;
@@ -249,7 +249,7 @@ bool oh_plan_row_valid(const struct oh_plan_row *row, enum onehop_collective col
     const bool known =
         row->algorithm == ONEHOP_ONESHOT || (row->algorithm == ONEHOP_TWOSHOT && collective == ONEHOP_ALLREDUCE);
     return known && row->blocks >= 1 && row->blocks <= OH_MAX_BLOCKS && row->threads >= 32 &&
-           row->threads <= block_threads(collective, nranks) && row->threads % 32 == 0 &&
+           row->threads <= oh_plan_block_threads(collective, nranks) && row->threads % 32 == 0 &&
            row->blocks * row->threads <= oh_plan_grid_threads(collective, nranks) &&
            row->max_bytes <= oh_plan_capacity(collective, (enum onehop_algorithm)row->algorithm, nranks);
 }
@@ -274,19 +274,24 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
     return valid;
 }
 
-/* Half of the blocks that fit on the SMs at a time are the other communicators'. */
+/*
+ * Half of each SM is another communicator's. Of two grids that are so cut, the one whose blocks are not larger finds
+ * room for all of them however the others lie. So it ends, and leaves its place.
+ */
 static void fit_row(struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks,
                     const struct oh_plan_room *room)
 {
     const uint32_t sm_threads = room->sm_threads[collective];
-    uint64_t blocks = row->blocks, threads = row->threads, most = least(block_threads(collective, nranks), sm_threads);
+    uint64_t blocks = row->blocks, threads = row->threads,
+             most = least(oh_plan_block_threads(collective, nranks), sm_threads);
     if (blocks > room->max_blocks) { /* then larger ones; no more than SMs, which have room for two of the largest */
         blocks = least(room->max_blocks, room->sms);
         threads = ((uint64_t)row->blocks * row->threads - 1) / blocks + WARP;
         most = least(most, oh_plan_grid_threads(collective, nranks) / blocks);
     }
     row->threads = (uint32_t)(least(threads, most) / WARP * WARP);
-    const uint32_t half = room->sms * (sm_threads / row->threads) / 2;
+    const uint32_t in_half = sm_threads / 2 / row->threads; /* of an SM */
+    const uint32_t half = in_half > 0 ? room->sms * in_half : room->sms * (sm_threads / row->threads) / 2;
     row->blocks = (uint32_t)least(blocks, half > 0 ? half : 1);
 }
 
@@ -321,7 +326,7 @@ static void fit_rows(struct oh_plan_table *table, enum onehop_collective collect
 
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool invariant)
 {
-    if (room->sms == 0 || least_threads(room) < WARP || room->max_blocks == 0) {
+    if (room->sms == 0 || oh_plan_room_threads(room) < WARP || room->max_blocks == 0) {
         return false;
     }
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {

@@ -91,6 +91,9 @@ struct oh_plan_room {
     uint32_t max_blocks;                          /* maxCTAs of ncclConfig_t; UINT32_MAX: not limited */
 };
 
+/* Returns the least sm_threads of all collectives. */
+uint32_t oh_plan_room_threads(const struct oh_plan_room *room);
+
 /* Removes the rows at the end that are NCCL's: larger messages fall back without them. */
 void oh_plan_rows_trim(struct oh_plan_rows *rows);
 
@@ -128,6 +131,9 @@ bool oh_plan_table_extend(struct oh_plan_table *table, enum onehop_collective co
 
 /* Computes a table without a measurement, from hops and the GB/s of a GPU's NVLinks in one direction. */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);
+
+/* Returns the most threads of a block. */
+uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nranks);
 
 /* Returns the most threads of a launch: the kernels of two communicators fit on a GPU together. */
 uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks);

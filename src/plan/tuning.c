@@ -122,7 +122,8 @@ static bool add_row(struct reader *reader, const char *line)
     if (!oh_plan_row_valid(&row, reader->collective, nranks)) {
         return fault(reader,
                      "a row that cannot be served (accepted: up to the size that the algorithm carries, threads in "
-                     "32s, at most %u in all)",
+                     "32s, at most %u a block and %u in all)",
+                     oh_plan_block_threads(reader->collective, nranks),
                      oh_plan_grid_threads(reader->collective, nranks));
     }
     if (rows->count > 0 && row.max_bytes <= rows->row[rows->count - 1].max_bytes) {

@@ -29,7 +29,7 @@ END
 cat >"$scratch/wrong.py" <<'END'
 import re, sys
 USER = r"ld\.global\.cg\.v4\.u32|(ld|st)\.global\.u(8|16|32|64)|st\.global\.v4\.u32"  # and words that are emptied
-EPOCH = r"(ld|st)\.volatile\.global\.u32|ld\.volatile\.global\.u64"
+EPOCH = r"(ld|st)\.volatile\.global\.u(32|64)"
 ESCAPE = r"(ld|st)\.relaxed\.sys\.global\.u8"
 WORD = r"(ld|st)\.relaxed\.sys\.global\.v2\.b64"
 

@@ -156,10 +156,13 @@ byte gathered[N * BLOCKS]; /* the accounts */
 #else
 #define HERE(slot, source) (!AWAITS(source) || HALF(slot, source, 0) != 0 && HALF(slot, source, 1) != 0)
 #endif
+/* A word that is about to be emptied might be empty already. */
+#define IS_RIGHT(slot, source, half)                                                                                   \
+    (HALF(slot, source, half) == e + 1 && !wiping[AT(r, slot, PLACE(r, source), half)])
 #if HALVES == 1
-#define RIGHT(slot, source) (!AWAITS(source) || HALF(slot, source, 0) == e + 1)
+#define RIGHT(slot, source) (!AWAITS(source) || IS_RIGHT(slot, source, 0))
 #else
-#define RIGHT(slot, source) (!AWAITS(source) || HALF(slot, source, 0) == e + 1 && HALF(slot, source, 1) == e + 1)
+#define RIGHT(slot, source) (!AWAITS(source) || IS_RIGHT(slot, source, 0) && IS_RIGHT(slot, source, 1))
 #endif
 
 /* The words at place i of all peers' sections. */

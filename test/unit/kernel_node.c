@@ -170,6 +170,9 @@ bool is_emptied(unsigned rank)
     struct oh_epoch epoch;
     memcpy(&epoch, staging + OH_EPOCH_OFFSET, sizeof epoch);
     bool right = true;
+    for (unsigned b = 1; b < OH_MAX_BLOCKS; b++) {
+        right &= memcmp(staging + OH_EPOCH_OFFSET + b * sizeof epoch, &epoch, sizeof epoch) == 0;
+    }
     for (size_t at = OH_WORDS_OFFSET; at < OH_ESCAPE_OFFSET; at += OH_WORD_BYTES) {
         const size_t in_slot = at - OH_SLOT_OFFSET(OH_GATHER_SLOT + epoch.gather); /* wraps outside */
         const bool left = in_slot < (node.ranks - 1) * section && in_slot % section < epoch.left * OH_WORD_BYTES;

@@ -72,7 +72,8 @@ void *must(void *memory);
 void start_node(unsigned ranks, uint32_t epoch);
 void stop_node(void);
 
-/* Between kernels: whether all words of a rank are empty, but those that the last kernel with two hops has left. */
+/* Between kernels: whether all epoch words of a rank are equal, and all words empty, but those that the last kernel
+ * with two hops has left. */
 bool is_emptied(unsigned rank);
 
 /* Returns whether the kernel takes the type as bytes. */

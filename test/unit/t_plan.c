@@ -251,6 +251,18 @@ static void test_max_blocks(uint32_t n)
     tap_ok(right, "n=%u: no more blocks than the program allows", n);
 }
 
+/* Each collective has the room of its own kernels, and the least counts where one number must do. */
+static void test_room_of_each(void)
+{
+    const struct oh_plan_room room = {.sms = 132, .sm_threads = {2048, 1024, 768, 512}, .max_blocks = UINT32_MAX};
+    struct oh_plan_table table;
+    default_table(2, UINT64_MAX, -1, &table);
+    bool right = oh_plan_table_fit(&table, &room, true) && oh_plan_room_threads(&room) == 512;
+    const struct oh_plan_rows *reduce = &table.rows[ONEHOP_ALLREDUCE], *scatter = &table.rows[ONEHOP_REDUCESCATTER];
+    right &= reduce->row[reduce->count - 1].blocks == 256 && scatter->row[scatter->count - 1].blocks == 66;
+    tap_ok(right, "a collective's grids are cut to the room of its own kernels");
+}
+
 /* With few blocks NCCL has the large messages: of which a block would send more than 512 KiB. */
 static void test_end_of_few_blocks(void)
 {
@@ -297,7 +309,7 @@ static void test_foreign_tables(enum onehop_collective collective)
     REJECTS(rows->row[1].blocks = OH_MAX_BLOCKS + 1, "too many blocks");
     REJECTS(rows->row[0].threads = 0, "no threads");
     REJECTS(rows->row[0].threads = 48, "part of a warp");
-    REJECTS(rows->row[0].threads = OH_MAX_THREADS + 32, "too many threads");
+    REJECTS(rows->row[0].threads = OH_BLOCK_THREADS(4) + 32, "too many threads");
     REJECTS(rows->row[1].max_bytes = rows->row[0].max_bytes, "rows out of order");
     REJECTS(rows->row[rows->count - 1].max_bytes = (uint64_t)OH_MESSAGE_BYTES + 1, "more than any message");
 #undef REJECTS
@@ -351,6 +363,7 @@ int main(void)
     test_default_tables();
     test_staging();
     test_room();
+    test_room_of_each();
     test_end_of_few_blocks();
     test_every_size();
     test_what_is_not_served();

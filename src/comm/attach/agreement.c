@@ -28,6 +28,8 @@
 /* From this compute capability on NCCL has fp8 (src/enqueue.cc:2557 of 2.28.9), and so have the kernels. */
 #define FP8_COMPUTE_MAJOR 9
 
+static _Atomic uint32_t taken; /* steps of all set-ups of this process */
+
 /* --- the steps -------------------------------------------------------------------------------------------------- */
 
 void oh_agreement_decline(struct oh_comm *comm, const char *reason)
@@ -158,6 +160,13 @@ static bool publish(struct oh_comm *comm)
     return true;
 }
 
+/* For the calls that wait: the set-ups of this process and of other ranks go on. */
+static void note_step(struct oh_comm *comm)
+{
+    atomic_fetch_add(&taken, 1);
+    atomic_fetch_add(&comm->segment.shared->steps, 1);
+}
+
 /* A peer's bus id is used in queries and in the log. */
 static bool is_bus_id(const char *text)
 {
@@ -205,6 +214,7 @@ static bool open_peers(struct oh_comm *comm)
         if (!(comm->agreement.opened & bit) && atomic_load(&comm->segment.shared->peer_info[r].ready) &&
             open_peer(comm, r)) {
             comm->agreement.opened |= bit;
+            note_step(comm);
         }
     }
     return comm->agreement.opened == (1U << comm->id.nranks) - 1;
@@ -217,7 +227,7 @@ static bool publish_room(struct oh_comm *comm, struct oh_plan_room room)
     room.max_blocks = comm->id.config.max_ctas;
     if (!oh_plan_table_fit(&table, &room, comm->id.config.invariant)) {
         return decline(comm, "too few SMs for the kernels on GPU %s: %u, with %u threads each",
-                       comm->agreement.gpu.bus_id, room.sms, room.sm_threads[ONEHOP_ALLREDUCE]);
+                       comm->agreement.gpu.bus_id, room.sms, oh_plan_room_threads(&room));
     }
     comm->segment.shared->peer_info[comm->id.rank].room = room;
     return true;
@@ -341,11 +351,17 @@ static bool is_decided(const struct oh_comm *comm)
            oh_segment_decision(&comm->segment) != OH_DECISION_PENDING;
 }
 
+uint32_t oh_agreement_steps(const struct oh_comm *comm)
+{
+    return atomic_load(&taken) + atomic_load(&comm->segment.shared->steps);
+}
+
 bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p)
 {
     while (!is_decided(comm)) {
         if (comm->agreement.step < STEP_COUNT && steps[comm->agreement.step](comm)) {
             comm->agreement.step++;
+            note_step(comm);
             *moved_p = true;
         } else if (oh_segment_has_dead_rank(&comm->segment, comm->id.rank, comm->id.nranks)) {
             oh_segment_vote_no(&comm->segment, "a rank's process has ended");

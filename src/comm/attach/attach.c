@@ -33,7 +33,7 @@
  * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and waits there until
  * all ranks have made that call (src/group.cc:147 of 2.30.7). PATIENCE_NS covers ranks that compile, load and warm up
  * side by side, and bounds what a program loses where NCCL would not have waited. Once all ranks are here it is the
- * time without a step of the thread's, since a busy machine takes longer for the same steps; MOST_PATIENCE_NS bounds
+ * time without a step, since a busy machine takes longer for the same steps; MOST_PATIENCE_NS bounds
  * that. COURTESY_NS is for calls where NCCL is known not to wait: it covers the usual distance of ranks.
  */
 #define PATIENCE_NS (UINT64_C(2) * 1000 * 1000 * 1000)
@@ -47,8 +47,7 @@ static struct oh_bgthread worker = {.mutex = PTHREAD_MUTEX_INITIALIZER,
                                     .step = advance,
                                     .period_ns = UINT64_C(100) * 1000,
                                     .period_max_ns = PERIOD_MAX_NS};
-static unsigned waiting;            /* calls that wait for a set-up */
-static _Atomic uint64_t stepped_ns; /* when the thread last made a step of any set-up */
+static unsigned waiting; /* calls that wait for a set-up */
 
 /* --- the cutover -------------------------------------------------------------------------------------------------- */
 
@@ -75,7 +74,7 @@ static void fit_table(struct oh_comm *comm)
     }
     if (memcmp(&whole, &comm->serve.table, sizeof whole) != 0) {
         OH_INFO("comm %p rank %u: room for %u threads on each of %u SMs, for %u blocks in all: grids are %s",
-                (void *)comm->id.nccl, comm->id.rank, least.sm_threads[ONEHOP_ALLREDUCE], least.sms, least.max_blocks,
+                (void *)comm->id.nccl, comm->id.rank, oh_plan_room_threads(&least), least.sms, least.max_blocks,
                 oh_plan_table_end(&comm->serve.table) > 0 ? "smaller" : "too large");
     }
 }
@@ -363,10 +362,15 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start_ns, uint64_t for_pee
     pthread_mutex_lock(&attach->mutex);
     const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && !attach->declined && attach->patient;
     const uint64_t most = pending ? patience(comm, for_peers, &all_here) : 0;
+    const uint32_t steps = pending ? oh_agreement_steps(comm) : attach->steps;
     pthread_mutex_unlock(&attach->mutex);
-    const uint64_t step_ns = atomic_load(&stepped_ns), now_ns = oh_now_ns(); /* in this order */
-    const uint64_t since_ns = all_here && step_ns > start_ns ? step_ns : start_ns;
-    const bool waits = now_ns - since_ns < most && now_ns - start_ns < MOST_PATIENCE_NS;
+    const uint64_t now_ns = oh_now_ns();
+    if (steps != attach->steps) {
+        attach->steps = steps;
+        attach->step_ns = now_ns;
+    }
+    const bool extends = all_here && for_peers == PATIENCE_NS && attach->step_ns > start_ns;
+    const bool waits = now_ns - (extends ? attach->step_ns : start_ns) < most && now_ns - start_ns < MOST_PATIENCE_NS;
     attach->patient &= waits || !all_here;
     return waits;
 }
@@ -427,11 +431,7 @@ static enum oh_step advance(struct oh_job *job)
 {
     struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, agreement.job);
     bool moved = false;
-    const bool ended = oh_agreement_advance(comm, &moved);
-    if (ended || moved) {
-        atomic_store(&stepped_ns, oh_now_ns());
-    }
-    if (!ended) {
+    if (!oh_agreement_advance(comm, &moved)) {
         return moved ? OH_STEP_MOVED : OH_STEP_WAITS;
     }
     oh_agreement_end(comm);

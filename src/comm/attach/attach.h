@@ -92,8 +92,8 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream);
 
 /*
  * Waits until the ranks of the communicator have decided: up to 2 s after `start_ns`, when a call began to wait, or a
- * group with calls of several communicators; no more after one failed wait. The thread holds back its calls of all of
- * them meanwhile.
+ * group with calls of several communicators, longer while set-ups make steps; no more after one failed wait. The thread
+ * holds back its calls of all of them meanwhile.
  */
 void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
 
@@ -141,6 +141,9 @@ void oh_agreement_begin(struct oh_comm *comm, CUstream stream);
 
 /* The collectives that ONEHOP_COLLECTIVES names, by bit. */
 uint32_t oh_agreement_collectives(void);
+
+/* Another number after each step of a set-up in this process, or of this communicator's on any rank. */
+uint32_t oh_agreement_steps(const struct oh_comm *comm);
 
 /* Takes the steps that do not wait; true: all ranks have decided. Sets *moved_p if it has taken a step. */
 bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p);

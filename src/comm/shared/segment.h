@@ -120,6 +120,7 @@ struct oh_shared {
     _Atomic uint32_t present;
     _Atomic uint32_t yes;
     _Atomic uint32_t decision;
+    _Atomic uint32_t steps;          /* of all ranks, towards a decision */
     _Atomic uint32_t parent_ranks;   /* ncclCommGrow: ranks of the parent; only the new ones count as present */
     _Atomic uint32_t target_set;     /* of a parent segment: target is set */
     struct oh_key target;            /* of a parent segment: the key of the grown communicator */
