@@ -208,8 +208,7 @@ struct CUlib_st {
 
 struct CUkern_st {
     CUkernel next;
-    simnode_kernel_fn run;
-    size_t args_bytes; /* of its parameter */
+    const struct simnode_kernel *code;
 };
 
 /* Memory that streams may touch. */

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define GARBAGE 0xA5
@@ -355,7 +356,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
     return CUDA_SUCCESS;
 }
 
-/* Opens the exporter's memfd; -1 when the memory is gone. */
+/* Opens the exporter's memfd; -1 when the memory is gone, or has another size than the handle says. */
 static int open_exported(const struct ipc_handle *handle)
 {
     char path[64], name[64], target[64];
@@ -367,7 +368,9 @@ static int open_exported(const struct ipc_handle *handle)
     }
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(path, target, sizeof target);
-    if (length < (ssize_t)strlen(name) || memcmp(target, name, strlen(name)) != 0) {
+    struct stat status;
+    if (length < (ssize_t)strlen(name) || memcmp(target, name, strlen(name)) != 0 || fstat(fd, &status) != 0 ||
+        (uint64_t)status.st_size != handle->bytes) {
         close(fd);
         return -1;
     }

@@ -41,16 +41,15 @@ CUresult cuLibraryUnload(CUlibrary library)
 }
 
 /* The library's kernel, made when it is first asked for. */
-static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args_bytes)
+static CUkernel kernel_get(CUlibrary library, const struct simnode_kernel *code)
 {
     CUkernel kernel = library->kernels;
-    while (kernel && kernel->run != run) {
+    while (kernel && kernel->code != code) {
         kernel = kernel->next;
     }
     if (!kernel) {
         kernel = simnode_new(sizeof *kernel);
-        kernel->run = run;
-        kernel->args_bytes = args_bytes;
+        kernel->code = code;
         kernel->next = library->kernels;
         library->kernels = kernel;
     }
@@ -60,11 +59,10 @@ static CUkernel kernel_get(CUlibrary library, simnode_kernel_fn run, size_t args
 CUresult cuLibraryGetKernel(CUkernel *kernel_p, CUlibrary library, const char *name)
 {
     SIMCUDA_LOCK();
-    size_t args_bytes;
-    simnode_kernel_fn run = name ? simnode_kernel_find(name, &args_bytes) : NULL;
+    const struct simnode_kernel *code = name ? simnode_kernel_find(name) : NULL;
     SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_LIBRARY, library), CUDA_ERROR_INVALID_HANDLE);
-    SIMCUDA_FAIL_IF(!run, CUDA_ERROR_NOT_FOUND);
-    *kernel_p = kernel_get(library, run, args_bytes);
+    SIMCUDA_FAIL_IF(!code, CUDA_ERROR_NOT_FOUND);
+    *kernel_p = kernel_get(library, code);
     return CUDA_SUCCESS;
 }
 
@@ -141,11 +139,11 @@ static CUresult take_arguments(CUcontext ctx, const struct CUkern_st *kernel, co
                                struct simcuda_op *op)
 {
     const struct oh_kernel_list_args *args = &op->kernel.args;
-    memcpy(&op->kernel.args, parameter, kernel->args_bytes);
+    memcpy(&op->kernel.args, parameter, kernel->code->args_bytes);
     bool right = arguments_reachable(ctx, &args->base);
-    if (kernel->args_bytes == sizeof args->base) {
+    if (kernel->code->args_bytes == sizeof args->base) {
         right = right && buffers_reachable(ctx, args->base.sendbuff, args->base.recvbuff);
-    } else if (kernel->args_bytes == sizeof(struct oh_verify_args)) {
+    } else if (kernel->code->args_bytes == sizeof(struct oh_verify_args)) {
         const struct oh_verify_args *verify = (const void *)args;
         right = right && buffers_reachable(ctx, args->base.sendbuff, args->base.recvbuff) &&
                 buffers_reachable(ctx, verify->reference, verify->magnitudes);
@@ -158,17 +156,18 @@ static CUresult take_arguments(CUcontext ctx, const struct CUkern_st *kernel, co
     return right ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-static CUresult check_shape(const CUlaunchConfig *config)
+/* A block may have as many threads as the kernel was compiled for. */
+static CUresult check_shape(const CUlaunchConfig *config, const struct simnode_kernel *code)
 {
     bool right = config->gridDimX > 0 && config->gridDimX <= OH_MAX_BLOCKS && config->gridDimY == 1 &&
-                 config->gridDimZ == 1 && config->blockDimX > 0 && config->blockDimX <= SIMCUDA_MAX_THREADS &&
+                 config->gridDimZ == 1 && config->blockDimX > 0 && config->blockDimX <= code->threads &&
                  config->blockDimY == 1 && config->blockDimZ == 1 && (config->numAttrs == 0 || config->attrs);
     return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static void put_kernel(struct simcuda_op *op, CUkernel kernel, const CUlaunchConfig *config)
 {
-    op->kernel.run = kernel->run;
+    op->kernel.run = kernel->code->run;
     op->kernel.kernel = kernel;
     op->kernel.blocks = config->gridDimX;
     op->kernel.threads = config->blockDimX;
@@ -182,10 +181,11 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     SIMCUDA_FAIL_IF(!config || !parameters || !parameters[0] || extra, CUDA_ERROR_INVALID_VALUE);
     CUcontext ctx = simcuda_current();
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
-    SIMCUDA_TRY(check_shape(config));
-    SIMCUDA_TRY(simcuda_stream_find(config->hStream, &stream));
     CUkernel kernel = kernel_find(function);
-    SIMCUDA_FAIL_IF(!kernel || stream->ctx != ctx, CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_FAIL_IF(!kernel, CUDA_ERROR_INVALID_HANDLE);
+    SIMCUDA_TRY(check_shape(config, kernel->code));
+    SIMCUDA_TRY(simcuda_stream_find(config->hStream, &stream));
+    SIMCUDA_FAIL_IF(stream->ctx != ctx, CUDA_ERROR_INVALID_HANDLE);
     put_kernel(&op, kernel, config);
     for (unsigned i = 0; i < config->numAttrs; i++) {
         op.kernel.programmatic |= config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
@@ -242,7 +242,7 @@ CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_
                     CUDA_ERROR_INVALID_VALUE);
     struct simcuda_op op = node->op;
     put_kernel(&op, kernel, &config);
-    SIMCUDA_TRY(check_shape(&config));
+    SIMCUDA_TRY(check_shape(&config, kernel->code));
     SIMCUDA_TRY(take_arguments(node->ctx, kernel, params->kernelParams[0], &op));
     node->op = op;
     return CUDA_SUCCESS;

@@ -22,14 +22,11 @@ void (*simnode_pdl_wait)(void);
 void (*simnode_trap)(void);
 void (*simnode_pdl_trigger)(void);
 
-simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p)
+const simnode_kernel *simnode_kernel_find(const char *name)
 {
     for (const simnode_kernel_entry *entry = simnode_kernels; entry; entry = entry->next) {
-        if (strcmp(entry->name, name) == 0) {
-            if (args_bytes_p) {
-                *args_bytes_p = entry->args_bytes;
-            }
-            return entry->run;
+        if (strcmp(entry->kernel.name, name) == 0) {
+            return &entry->kernel;
         }
     }
     return nullptr;

@@ -33,8 +33,15 @@ extern void (*simnode_pdl_trigger)(void);
 /* When set, called where a block traps. The block leaves its kernel behind it. Set before use. */
 extern void (*simnode_trap)(void);
 
-/* NULL when there is no kernel of that name. args_bytes_p, when not NULL, gets the size of its parameter. */
-simnode_kernel_fn simnode_kernel_find(const char *name, size_t *args_bytes_p);
+struct simnode_kernel {
+    const char *name;
+    simnode_kernel_fn run;
+    size_t args_bytes; /* of its parameter */
+    unsigned threads;  /* of a block, at most */
+};
+
+/* NULL when there is no kernel of that name. */
+const struct simnode_kernel *simnode_kernel_find(const char *name);
 
 #ifdef __cplusplus
 }

@@ -57,9 +57,7 @@ static thread_local simnode_place simnode_here;
 
 /* Adds the kernel to the list that simnode_kernel_find searches. */
 struct simnode_kernel_entry {
-    const char *name;
-    simnode_kernel_fn run;
-    size_t args_bytes;
+    simnode_kernel kernel;
     simnode_kernel_entry *next;
 };
 static simnode_kernel_entry *simnode_kernels;
@@ -71,7 +69,7 @@ static simnode_kernel_entry *simnode_kernels;
         __VA_ARGS__(*static_cast<const args_t_ *>(args));                                                              \
         SIMNODE_KERNEL_END();                                                                                          \
     }                                                                                                                  \
-    static simnode_kernel_entry name_##_entry = {#name_, name_, sizeof(args_t_), simnode_kernels};                     \
+    static simnode_kernel_entry name_##_entry = {{#name_, name_, sizeof(args_t_), threads_}, simnode_kernels};         \
     static const bool name_##_listed = (simnode_kernels = &name_##_entry, true);
 
 struct alignas(16) oh_word16 {

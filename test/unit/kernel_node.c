@@ -299,12 +299,12 @@ static simnode_kernel_fn kernel_of(const struct call *call)
     } else {
         snprintf(name, sizeof name, "ncclDevKernel_%s_Sum_%s_onehop_%s_n%u", collective, type, algorithm, node.ranks);
     }
-    simnode_kernel_fn kernel = simnode_kernel_find(name, NULL);
+    const struct simnode_kernel *kernel = simnode_kernel_find(name);
     if (!kernel) {
         tap_note("no kernel %s", name);
         abort();
     }
-    return kernel;
+    return kernel->run;
 }
 
 /* NULL: none has run. */
