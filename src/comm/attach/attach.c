@@ -33,8 +33,8 @@
  * How long a call waits for other ranks. NCCL connects a communicator in its first collective, and waits there until
  * all ranks have made that call (src/group.cc:147 of 2.30.7). PATIENCE_NS covers ranks that compile, load and warm up
  * side by side, and bounds what a program loses where NCCL would not have waited. Once all ranks are here it is the
- * time without a step, since a busy machine takes longer for the same steps; MOST_PATIENCE_NS bounds
- * that. COURTESY_NS is for calls where NCCL is known not to wait: it covers the usual distance of ranks.
+ * time without a step, since a busy machine takes longer for the same steps; MOST_PATIENCE_NS bounds that. COURTESY_NS
+ * is for calls where NCCL is known not to wait: it covers the usual distance of ranks.
  */
 #define PATIENCE_NS (UINT64_C(2) * 1000 * 1000 * 1000)
 #define MOST_PATIENCE_NS (5 * PATIENCE_NS)
@@ -282,6 +282,7 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     attach->ordering = comm->agreement.alive;
     attach->patient = true;
     attach->first_call = true;
+    attach->steps = oh_agreement_steps(comm); /* so that a first look is no step: a group looks late */
     pthread_mutex_lock(&worker.mutex);
     const bool works = oh_bgthread_start(&worker);
     if (works) {
