@@ -35,10 +35,10 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
     typedef typename Bytes::type type;
     static const int ranks = Bytes::ranks;
     const uint32_t nranks = Bytes::nranks(args);
-    const uint32_t words = message.words();
+    const uint32_t words = message.words(), section_bytes = oh_section_bytes(words);
     const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
-    const oh_receiver<type, ranks, 1> receiver(args, (int)nranks, words * OH_WORD_BYTES);
-    const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_receiver<type, ranks, 1> receiver(args, (int)nranks, section_bytes);
+    const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
     OH_UNROLL
     for (int b = 0; b < batch; b++) {
@@ -50,7 +50,7 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
     uint32_t held;
     allgather_load(message, own, own.first, mine); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &held);
-    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, nranks);
     for (uint32_t i = own.first; i < words; i += own.stride()) {
         if (i != own.first) {
             allgather_load(message, own, i, mine);

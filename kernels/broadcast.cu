@@ -149,7 +149,7 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
     typedef typename Bytes::type type;
     static const int ranks = Bytes::ranks;
     const uint32_t nranks = Bytes::nranks(args);
-    const uint32_t words = message.words(), section_bytes = words * OH_WORD_BYTES;
+    const uint32_t words = message.words(), section_bytes = oh_section_bytes(words);
     const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
     const oh_receiver<type, ranks, 1> receiver(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
@@ -160,7 +160,7 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
                                                               section_bytes, 0,       0,   {0}};
     const oh_word16 first = thread.load(own.first); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
-    thread.slot = OH_SLOT_OFFSET(epoch % 2);
+    thread.slot = OH_SLOT_OFFSET(epoch % 2, nranks);
     thread.send_all(first);
     if (!thread.receive_all()) {
         return false;

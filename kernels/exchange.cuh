@@ -26,6 +26,12 @@ OH_DEVICE uint32_t oh_peer_rank(const oh_kernel_args &args, uint32_t nranks, uin
     return rank >= nranks ? rank - nranks : rank;
 }
 
+/* Bytes of a section that holds so many words. */
+OH_DEVICE uint32_t oh_section_bytes(uint32_t words)
+{
+    return OH_ROUND_UP(words, OH_LINE_WORDS) * OH_WORD_BYTES;
+}
+
 OH_DEVICE bool oh_is_escape(const oh_word16 &word, int k)
 {
     return word.w[k + 1] == OH_SENTINEL && word.w[k] == OH_ESCAPE_CODE;

@@ -134,10 +134,10 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     typedef typename Reduction::type type;
     static const int ranks = Reduction::ranks;
     const uint32_t nranks = Reduction::nranks(args);
-    const uint32_t words = message.words();
+    const uint32_t words = message.words(), section_bytes = oh_section_bytes(words);
     const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
-    const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, words * OH_WORD_BYTES);
-    const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, section_bytes);
+    const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
     OH_UNROLL
     for (int b = 0; b < batch; b++) {
@@ -149,7 +149,7 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     oh_word16 mine[batch];
     thread.load(own.first, mine); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
-    thread.slot = OH_SLOT_OFFSET(epoch % 2);
+    thread.slot = OH_SLOT_OFFSET(epoch % 2, nranks);
     thread.send_first(mine);
     while (OH_SEND_ALL_FIRST && !single && thread.next < words) {
         thread.send_next(mine);

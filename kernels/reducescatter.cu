@@ -38,10 +38,10 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     typedef sendbuff_parts<Message> parts_t;
     const parts_t parts = {message};
     const uint32_t nranks = Reduction::nranks(args);
-    const uint32_t words = message.words();
+    const uint32_t words = message.words(), section_bytes = oh_section_bytes(words);
     const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
-    const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, words * OH_WORD_BYTES);
-    const oh_sender<type, ranks> sender(args, (int)nranks, words * OH_WORD_BYTES);
+    const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, section_bytes);
+    const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
     const uint32_t trigger = oh_kernel_begin(args);
     scatter_thread<batch, single, Reduction, parts_t> thread = {args,   parts,           (int)nranks, own, receiver,
@@ -49,7 +49,7 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     oh_word16 theirs[batch][ranks];
     thread.load(own.first, theirs); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
-    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, nranks);
     thread.scatter(slot, theirs);
     if (!thread.reduce(slot, [&](uint32_t i, const oh_word16 &sum) { message.store(i, sum); })) {
         return false;

@@ -56,10 +56,11 @@ template <class Message> struct twoshot_chunks {
 
 /* The gather slot of the last two-shot kernel, and what that has left there (struct oh_epoch). */
 struct last_gather {
+    const uint32_t nranks;
     bool second; /* of the two slots */
     uint32_t left;
 
-    explicit OH_DEVICE_METHOD last_gather(const oh_kernel_args &args)
+    OH_DEVICE_METHOD last_gather(const oh_kernel_args &args, uint32_t n) : nranks(n)
     {
         const uint64_t pair = oh_pair_load(oh_epoch_address(args) + offsetof(struct oh_epoch, gather));
         second = (uint32_t)pair != 0;
@@ -67,11 +68,11 @@ struct last_gather {
     }
     OH_DEVICE_METHOD uint32_t slot() const
     {
-        return OH_SLOT_OFFSET(OH_GATHER_SLOT + second);
+        return OH_SLOT_OFFSET(OH_GATHER_SLOT + second, nranks);
     }
     OH_DEVICE_METHOD uint32_t next_slot() const
     {
-        return OH_SLOT_OFFSET(OH_GATHER_SLOT + !second);
+        return OH_SLOT_OFFSET(OH_GATHER_SLOT + !second, nranks);
     }
     /* The next kernel finds this kernel's slot, with `words` in each section. */
     OH_DEVICE_METHOD void replace(char *epoch_words, uint32_t words) const
@@ -101,8 +102,8 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     oh_word16 theirs[batch][ranks];
     thread.load(own.first, theirs); /* in flight before the epoch is loaded */
     const uint32_t epoch = oh_epoch_of(args, &thread.held);
-    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2);
-    const last_gather last(args);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, nranks);
+    const last_gather last(args, nranks);
     const uint32_t gather_slot = last.next_slot();
     thread.scatter(slot, theirs);
     for (uint32_t i = own.first; i < last.left; i += own.step) {
@@ -122,14 +123,14 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     return true;
 }
 
-/* Messages of whole, aligned words. Batches of two words, where there are enough registers for them. */
+/* Messages of whole, aligned words. Batches of two words, where a word has a single peer. */
 template <class Reduction, class Message>
 OH_DEVICE bool twoshot_whole(const oh_kernel_args &args, const Message &message)
 {
     if (message.words() <= Reduction::nranks(args) * oh_blocks() * oh_threads()) {
         return twoshot_words<1, true, Reduction>(args, message);
     }
-    return twoshot_words<(Reduction::ranks > 4 ? 1 : 2), false, Reduction>(args, message);
+    return twoshot_words<(Reduction::ranks > 2 ? 1 : 2), false, Reduction>(args, message);
 }
 
 /* Returns false if the communicator has been aborted. */

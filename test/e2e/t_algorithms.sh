@@ -4,12 +4,11 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 # largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
-# of 8 MiB at most in one-shot of two ranks, of 2.67 MiB with four, of 16 MiB in two-shot of two).
+# of 16 MiB at most in two-shot, and divided by the number of ranks in one-shot).
 largest_of() {
     case $1-$2 in
-    oneshot-2) echo $((9 << 20)) ;;
+    oneshot-*) echo $(((16 / $2 + 1) << 20)) ;;
     twoshot-2) echo $((17 << 20)) ;;
-    oneshot-*) echo $((3 << 20)) ;;
     *) echo $((5 << 20)) ;;
     esac
 }
@@ -19,11 +18,11 @@ type_of=([2]=f32 [3]=bf16 [4]=f64 [8]=i8)
 size_of=([2]=4 [3]=2 [4]=8 [8]=1)
 
 for n in 2 3 4 8; do
-    # The other kinds have one algorithm. A kernel takes 8 MiB / (n - 1) of a rank's part; these go in two.
+    # The other kinds have one algorithm. A kernel takes 16 MiB / n of a rank's part; these go in two.
     run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts 1,3,16,17,1023 \
         --types f32,bf16,e4m3,i8,f64 --offsets 0:0,1:0,3:2 --in-place --batch 30 --seed $n
     expect_served "$n ranks, other kinds, small"
-    largest=$([ $n = 2 ] && echo $((17 << 20)) || echo $((13 << 20)))
+    largest=$((17 << 20))
     count=$((largest / n / size_of[n]))
     ONEHOP_MAX_BYTES=$largest expect_served "$n ranks, other kinds, large, ${type_of[n]}" \
         -- run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts $((count - 1)),$count \
@@ -50,9 +49,8 @@ for n in 2 3 4 8; do
 done
 unset ONEHOP_ALGO
 
-# Three parts of two-shot (kernels/abi.h: 10.67 MiB each at most).
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=24M expect_served "4 ranks, three parts" twoshot \
-    -- run_app --nranks 4 --counts 5600001 --types f32 --offsets 0:0,1:3 --batch 2
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M expect_served "4 ranks, two parts" twoshot \
+    -- run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
 
 # One element more or less than where the choice changes (256 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (16 MiB).
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \

@@ -59,7 +59,7 @@ unset SIMNODE_NCCL_VERSION
 leftovers() {
     local what each
     for what in ipc_open:0 streams_live:0 graphs_live:0 graph_execs_live:0 user_objects_live:0 host_live:1 \
-        events_live:4 mem_live_bytes:$((35 << 20)); do
+        events_live:4 mem_live_bytes:$((36 << 20)); do
         each=$(($1 * ${what#*:}))
         [ "$(report_of "${what%:*}")" -le "$each" ] || echo "${what%:*} $(report_of "${what%:*}"), allowed $each"
     done

@@ -202,15 +202,11 @@ static void random_program(struct rank *rank)
 /* As it is between kernels (kernels/abi.h), with the epoch that the next one follows. */
 static void reset_staging(struct rank *rank, uint32_t epoch)
 {
+    const size_t words_bytes = OH_STAGING_BYTES(rank->worker->nranks) - OH_WORDS_OFFSET;
     CUstream stream = rank->worker->member[0].stream[0];
     CUresult result = oh_driver.memset_d32_async(rank->staging, 0, OH_WORDS_OFFSET / 4, stream);
     if (result == CUDA_SUCCESS) {
-        result = oh_driver.memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL,
-                                            (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / 4, stream);
-    }
-    if (result == CUDA_SUCCESS) {
-        result = oh_driver.memset_d32_async(rank->staging + OH_ESCAPE_OFFSET, 0,
-                                            (OH_STAGING_BYTES - OH_ESCAPE_OFFSET) / 4, stream);
+        result = oh_driver.memset_d32_async(rank->staging + OH_WORDS_OFFSET, OH_SENTINEL, words_bytes / 4, stream);
     }
     for (size_t b = 0; b < OH_MAX_BLOCKS && result == CUDA_SUCCESS; b++) {
         result =
@@ -413,7 +409,7 @@ static void open_rank(struct rank *rank)
     CF_CU(worker, DeviceGetAttribute(&rank->node->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
     CF_CU(worker, EventCreate(&rank->event[0], CU_EVENT_DISABLE_TIMING));
     CF_CU(worker, EventCreate(&rank->event[1], CU_EVENT_DISABLE_TIMING));
-    CF_CU(worker, MemAlloc(&rank->staging, OH_STAGING_BYTES));
+    CF_CU(worker, MemAlloc(&rank->staging, OH_STAGING_BYTES(worker->nranks)));
     CF_CU(worker, MemAlloc(&rank->scratch, SCRATCH_BYTES));
     rank->call = cf_need(worker, calloc((size_t)options.calls + 1, sizeof *rank->call));
     if (oh_kernel_set_get(device, (uint32_t)worker->nranks, &rank->kernels) != CUDA_SUCCESS) {

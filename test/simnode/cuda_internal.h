@@ -306,7 +306,7 @@ bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes);
 /* Frees what the context has, or has registered. */
 void simcuda_memory_reset(CUcontext ctx);
 
-/* Whether this sets all words of a staging memory to what empty ones hold, or all its escape bytes; then does it. */
+/* Whether this sets all words of a staging memory to what empty ones hold, or all before them to 0; then does it. */
 bool simcuda_memory_can_empty(const void *address, uint32_t value, size_t bytes);
 void simcuda_memory_empty(void *address, size_t bytes);
 

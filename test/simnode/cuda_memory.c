@@ -5,8 +5,8 @@
  * An allocation on a device is a memfd of its own, mapped shared; its addresses are good for the CPU too. An IPC
  * handle says where to find the memfd (/proc/PID/fd/FD) and carries a nonce, which is the memfd's name, so that a
  * file descriptor number that means something else by now is not mistaken. New memory is filled with garbage: the
- * driver promises no zeros. Of onehop's staging that would be most of the time of many tests: there words and escape
- * bytes cannot be touched before they are set, and what makes them empty makes a hole (simcuda_memory_empty).
+ * driver promises no zeros. Of onehop's staging that would be most of the time of many tests: it cannot be touched
+ * before it is set, and what makes it empty makes a hole (simcuda_memory_empty).
  */
 #include "kernels/abi.h"
 #include "test/simnode/cuda_internal.h"
@@ -106,10 +106,14 @@ static bool fill_with_garbage(int fd, size_t bytes)
     return true;
 }
 
-/* No other memory of the tests has this size. */
+/* No other memory of the tests has such a size. */
 static bool is_staging(const struct simcuda_memory *memory)
 {
-    return memory->bytes == OH_STAGING_BYTES;
+    bool staging = false;
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        staging |= memory->bytes == OH_STAGING_BYTES(n);
+    }
+    return staging;
 }
 
 static bool map_new(struct simcuda_memory *memory)
@@ -117,8 +121,8 @@ static bool map_new(struct simcuda_memory *memory)
     if (!is_staging(memory)) {
         return fill_with_garbage(memory->fd, memory->bytes) && map(memory, MAP_POPULATE);
     }
-    return fill_with_garbage(memory->fd, OH_WORDS_OFFSET) && ftruncate(memory->fd, (off_t)memory->bytes) == 0 &&
-           map(memory, 0) && mprotect(memory->base + OH_WORDS_OFFSET, memory->bytes - OH_WORDS_OFFSET, PROT_NONE) == 0;
+    return ftruncate(memory->fd, (off_t)memory->bytes) == 0 && map(memory, 0) &&
+           mprotect(memory->base, memory->bytes, PROT_NONE) == 0;
 }
 
 bool simcuda_memory_can_empty(const void *address, uint32_t value, size_t bytes)
@@ -126,8 +130,8 @@ bool simcuda_memory_can_empty(const void *address, uint32_t value, size_t bytes)
     const struct simcuda_memory *memory = simcuda_memory_find(SIMCUDA_DEVICE_MEMORY, address);
     const size_t at = memory ? (size_t)((const char *)address - memory->base) : 0;
     return memory && is_staging(memory) &&
-           ((value == OH_SENTINEL && at == OH_WORDS_OFFSET && bytes == OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) ||
-            (value == 0 && at == OH_ESCAPE_OFFSET && bytes == OH_STAGING_BYTES - OH_ESCAPE_OFFSET));
+           ((value == 0 && at == 0 && bytes == OH_WORDS_OFFSET) ||
+            (value == OH_SENTINEL && at == OH_WORDS_OFFSET && bytes == memory->bytes - OH_WORDS_OFFSET));
 }
 
 void simcuda_memory_empty(void *address, size_t bytes)

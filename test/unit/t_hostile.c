@@ -144,7 +144,8 @@ static bool is_sound(struct oh_comm *comm)
     for (int r = 0; r < RANKS && sound; r++) {
         CUdeviceptr start = 0, at = (CUdeviceptr)(uintptr_t)comm->serve.args.staging[r];
         size_t bytes = 0;
-        sound = cuMemGetAddressRange(&start, &bytes, at) == CUDA_SUCCESS && start == at && bytes >= OH_STAGING_BYTES;
+        sound =
+            cuMemGetAddressRange(&start, &bytes, at) == CUDA_SUCCESS && start == at && bytes >= OH_STAGING_BYTES(RANKS);
     }
     oh_context_leave(&scope);
     return sound;

@@ -136,7 +136,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
 static bool make_memory(CUdevice device)
 {
     return oh_staging_bind(device, NULL, &honest[device]) == CUDA_SUCCESS &&
-           oh_staging_create(&honest[device]) == CUDA_SUCCESS;
+           oh_staging_create(&honest[device], RANKS) == CUDA_SUCCESS;
 }
 
 /* Whatever stands in the slot: refused, or served if by chance nothing that counts was hit; never a crash. */

@@ -213,7 +213,8 @@ static void test_slots(uint32_t n)
 {
     const uint64_t row = n - 1, word = OH_WORD_BYTES;
     const uint64_t one = oh_plan_kernel_words(ONEHOP_ONESHOT, n), two = oh_plan_kernel_words(ONEHOP_TWOSHOT, n);
-    tap_ok(one * row * word <= OH_SLOT_BYTES && (two + n - 1) / n * row * word <= OH_SLOT_BYTES,
+    tap_ok(one * row * word <= OH_SLOT_BYTES(n) && (two + n - 1) / n * row * word <= OH_SLOT_BYTES(n) &&
+               two * word >= OH_PART_BYTES,
            "n=%u: the largest message of a kernel fits a slot", n);
     tap_ok(oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n) <= 256 * one * word &&
                oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n) >= 27 << 20 &&
@@ -352,10 +353,14 @@ static void test_names(void)
 
 static void test_staging(void)
 {
-    tap_ok(OH_SLOT_OFFSET(OH_GATHER_SLOT + 1) + OH_SLOT_BYTES <= OH_ESCAPE_OFFSET &&
-               OH_ESCAPE_END - OH_ESCAPE_OFFSET >= (OH_ESCAPE_OFFSET - OH_WORDS_OFFSET) / OH_WORD_BYTES &&
-               OH_ESCAPE_END <= OH_STAGING_BYTES && OH_STAGING_BYTES <= 35 << 20,
-           "all slots fit the staging memory, which is 35 MiB at most");
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        const uint64_t end = OH_SLOT_OFFSET(OH_GATHER_SLOT + 1, n) + OH_SLOT_BYTES(n);
+        tap_ok(OH_SECTION_WORDS(n) % OH_LINE_WORDS == 0 && OH_WORDS_OFFSET % (OH_LINE_WORDS * OH_WORD_BYTES) == 0,
+               "n=%u: sections begin with lines", n);
+        tap_ok(OH_ESCAPE_OFFSET + (end - OH_WORDS_OFFSET) / OH_WORD_BYTES <= OH_ESCAPE_END &&
+                   OH_ESCAPE_END <= OH_WORDS_OFFSET && end <= OH_STAGING_BYTES(n) && OH_STAGING_BYTES(n) <= 60 << 20,
+               "n=%u: all slots and their escape bytes fit the staging memory of %u MiB", n, OH_STAGING_BYTES(n) >> 20);
+    }
 }
 
 int main(void)

@@ -214,7 +214,7 @@ static void test_layout(void)
 {
     struct oh_key key = oh_key_random();
     char slots[96];
-    snprintf(slots, sizeof slots, "-%x-%x-", OH_SLOT_BYTES, OH_STAGING_BYTES);
+    snprintf(slots, sizeof slots, "-%x-%x-", OH_PART_BYTES, OH_WORDS_OFFSET);
     tap_ok(strstr(path_of(&key), slots) != NULL, "builds with other slots in staging memory do not meet");
 }
 

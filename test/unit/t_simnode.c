@@ -516,9 +516,9 @@ static void kernels(void)
     uint32_t *abort_flag, on_stack = 0;
     size_t number = 2;
     CUcontext peer = start(1);
-    CUdeviceptr theirs = allocate(OH_STAGING_BYTES);
+    CUdeviceptr theirs = allocate(OH_STAGING_BYTES(2));
     start(0);
-    CUdeviceptr mine = allocate(OH_STAGING_BYTES);
+    CUdeviceptr mine = allocate(OH_STAGING_BYTES(2));
     CUstream stream = new_stream();
     OK(cuMemHostAlloc((void **)&abort_flag, 4, 0));
     OK(cuLibraryLoadData(&library, "not looked at", NULL, NULL, 0, NULL, NULL, 0));

@@ -20,7 +20,7 @@
 
 #define HOLD_NS (UINT64_C(150) * 1000 * 1000) /* the error is returned within 200 ms (doc/faults.md) */
 #define CONTROL_BYTES 4096u                   /* a page, as it is registered */
-#define MOST_OWNED 2048                       /* 70 GiB of staging memory */
+#define MOST_OWNED 2048                       /* 72 GiB of staging memory and more */
 
 /* The staging memory of this process. Of the pointers in peer infos, only those in this table are used. */
 static struct own {
@@ -98,15 +98,14 @@ static CUresult fill(struct oh_staging *staging, size_t begin, size_t end, uint3
 }
 
 /*
- * Starts to write the state between kernels (kernels/abi.h): every Lamport word empty, every escape byte 0. On a stream
+ * Starts to write the state between kernels (kernels/abi.h): every Lamport word empty, all before them 0. On a stream
  * of its own, since the default stream may be under capture; oh_staging_finish waits for it.
  */
 static CUresult start_clearing(struct oh_staging *staging)
 {
     OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
     OH_TRY(fill(staging, 0, OH_WORDS_OFFSET, 0));
-    OH_TRY(fill(staging, OH_WORDS_OFFSET, OH_ESCAPE_OFFSET, OH_SENTINEL));
-    return fill(staging, OH_ESCAPE_OFFSET, OH_STAGING_BYTES, 0);
+    return fill(staging, OH_WORDS_OFFSET, staging->bytes, OH_SENTINEL);
 }
 
 static CUresult map_control(struct oh_staging *staging)
@@ -134,10 +133,11 @@ err_page:
     return result;
 }
 
-CUresult oh_staging_create(struct oh_staging *staging)
+CUresult oh_staging_create(struct oh_staging *staging, uint32_t nranks)
 {
     OH_CONTEXT_RELAXED(&staging->context);
-    OH_CU_TRY(mem_alloc(&staging->base, OH_STAGING_BYTES));
+    staging->bytes = OH_STAGING_BYTES(nranks);
+    OH_CU_TRY(mem_alloc(&staging->base, staging->bytes));
     if (!replace_own((struct own){0}, own_of(staging))) {
         OH_INFO("more than %d communicators with staging memory", MOST_OWNED);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -154,7 +154,7 @@ CUresult oh_staging_create_verify(struct oh_staging *staging)
 
 uint64_t oh_staging_bytes(const struct oh_staging *staging)
 {
-    return (staging->base ? OH_STAGING_BYTES : 0) + (staging->verify ? OH_VERIFY_BYTES : 0);
+    return (staging->base ? staging->bytes : 0) + (staging->verify ? OH_VERIFY_BYTES : 0);
 }
 
 CUresult oh_staging_describe(const struct oh_staging *staging, struct oh_peer_info *info)

@@ -27,6 +27,7 @@ struct oh_staging {
     struct oh_context context; /* handle NULL: nothing is held, and the rest means nothing */
     bool primary_retained;     /* context is the device's primary one, and held by us */
     CUdeviceptr base;
+    size_t bytes;       /* at base */
     CUdeviceptr verify; /* OH_VERIFY_BYTES; 0: none */
     CUstream stream;    /* of the set-up, which clears the memory, and of oh_staging_hold; else NULL */
     /*
@@ -48,8 +49,8 @@ struct oh_staging {
  */
 CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p);
 
-/* Allocates the memory and starts to clear it. */
-CUresult oh_staging_create(struct oh_staging *staging);
+/* Allocates the memory for a communicator of `nranks` ranks, and starts to clear it. */
+CUresult oh_staging_create(struct oh_staging *staging, uint32_t nranks);
 
 /* Allocates the memory for ONEHOP_VERIFY. */
 CUresult oh_staging_create_verify(struct oh_staging *staging);
