@@ -21,8 +21,8 @@
 #define RANKS 2
 #define RANDOM_PEERS 12
 
-/* What the cases start from: an honest peer's memory, by rank. */
-static struct oh_staging honest[RANKS];
+/* What the cases start from: an honest peer's memory, by rank; and that of another communicator. */
+static struct oh_staging honest[RANKS], foreign;
 static unsigned seed;
 
 struct stage {
@@ -52,6 +52,7 @@ static void fill_random(void *memory, size_t size)
 
 LIE(no_lie, )
 LIE(wrong_pointer, slot->staging += 4096)
+LIE(foreign_memory, slot->staging = foreign.base; slot->context = (uintptr_t)foreign.context.handle)
 LIE(wrong_context, slot->context = 0x1234560)
 LIE(random_pointers, RANDOM(slot->staging); RANDOM(slot->context))
 LIE(random_handle, slot->process++ /* of another process, then */; RANDOM(slot->handle))
@@ -75,6 +76,7 @@ static const struct {
     {"an honest peer", no_lie, 1, NULL},
     {"an honest peer, rank 0", no_lie, 0, NULL},
     {"a pointer beside the memory", wrong_pointer, 1, "cannot be opened"},
+    {"the memory of another communicator", foreign_memory, 1, "cannot be opened"},
     {"a context that is none", wrong_context, 1, "cannot be opened"},
     {"random pointers", random_pointers, 1, "cannot be opened"},
     {"a random handle", random_handle, 1, "cannot be opened"},
@@ -109,6 +111,12 @@ static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(str
     oh_segment_vote_yes(segment, RANKS);
 }
 
+static bool make_memory(struct oh_staging *staging_p, const struct oh_key *key, uint32_t rank)
+{
+    return oh_staging_bind((CUdevice)rank, NULL, staging_p) == CUDA_SUCCESS &&
+           oh_staging_create(staging_p, key, rank, RANKS) == CUDA_SUCCESS;
+}
+
 /* True when the rank under test, on the other GPU, was served. */
 static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p)
 {
@@ -117,7 +125,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     struct oh_segment segment;
     ncclComm_t nccl = (ncclComm_t)(void *)handle;
     struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
-    if (oh_segment_open(&segment, &key) != ncclSuccess) {
+    if (oh_segment_open(&segment, &key) != ncclSuccess || !make_memory(&honest[rank], &key, rank)) {
         return false;
     }
     play_peer(&segment, rank, lie);
@@ -130,13 +138,8 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     }
     oh_comms_reclaim();
     oh_segment_discard(&segment);
+    oh_staging_destroy(&honest[rank]);
     return served;
-}
-
-static bool make_memory(CUdevice device)
-{
-    return oh_staging_bind(device, NULL, &honest[device]) == CUDA_SUCCESS &&
-           oh_staging_create(&honest[device], RANKS) == CUDA_SUCCESS;
 }
 
 /* Whatever stands in the slot: refused, or served if by chance nothing that counts was hit; never a crash. */
@@ -160,8 +163,8 @@ int main(int argc, char **argv)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
-    tap_ok(oh_driver_open() == ncclSuccess && make_memory(0) && make_memory(1),
-           "the peer has memory, on the one GPU and on the other");
+    const struct oh_key another = oh_key_random();
+    tap_ok(oh_driver_open() == ncclSuccess && make_memory(&foreign, &another, 1), "another communicator has memory");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char reason[OH_REASON_BYTES];
         bool served = meet(cases[i].rank, cases[i].lie, reason);
@@ -170,9 +173,7 @@ int main(int argc, char **argv)
                served ? "served" : reason);
     }
     test_random_peers();
-    for (int r = 0; r < RANKS; r++) {
-        oh_staging_destroy(&honest[r]);
-    }
+    oh_staging_destroy(&foreign);
     tap_ok(rmdir(folder) == 0, "nothing is left in shared memory");
     return tap_done();
 }

@@ -141,7 +141,7 @@ static bool publish(struct oh_comm *comm)
     if (!oh_topo_check_gpu(&comm->agreement.gpu, reason, sizeof reason)) {
         return decline(comm, "%s", reason);
     }
-    if (oh_staging_create(&comm->staging, comm->id.nranks) != CUDA_SUCCESS) {
+    if (oh_staging_create(&comm->staging, &comm->id.key, comm->id.rank, comm->id.nranks) != CUDA_SUCCESS) {
         return decline(comm, "no staging memory on GPU %s", comm->agreement.gpu.bus_id);
     }
     if (oh_staging_describe(&comm->staging, info) != CUDA_SUCCESS) {

@@ -26,12 +26,14 @@
 static struct own {
     CUdeviceptr base; /* 0: free */
     CUcontext context;
+    struct oh_key key;
+    uint32_t rank;
 } owned[MOST_OWNED];
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards it */
 
 static struct own own_of(const struct oh_staging *staging)
 {
-    return (struct own){staging->base, staging->context.handle};
+    return (struct own){staging->base, staging->context.handle, staging->key, staging->rank};
 }
 
 /* Replaces an entry. Returns whether there was one. */
@@ -39,7 +41,8 @@ static bool replace_own(struct own from, struct own to)
 {
     OH_LOCK(&mutex);
     for (int i = 0; i < MOST_OWNED; i++) {
-        if (owned[i].base == from.base && owned[i].context == from.context) {
+        if (owned[i].base == from.base && owned[i].context == from.context && owned[i].rank == from.rank &&
+            oh_key_compare(&owned[i].key, &from.key) == 0) {
             owned[i] = to;
             return true;
         }
@@ -133,9 +136,11 @@ err_page:
     return result;
 }
 
-CUresult oh_staging_create(struct oh_staging *staging, uint32_t nranks)
+CUresult oh_staging_create(struct oh_staging *staging, const struct oh_key *key, uint32_t rank, uint32_t nranks)
 {
     OH_CONTEXT_RELAXED(&staging->context);
+    staging->key = *key;
+    staging->rank = rank;
     staging->bytes = OH_STAGING_BYTES(nranks);
     OH_CU_TRY(mem_alloc(&staging->base, staging->bytes));
     if (!replace_own((struct own){0}, own_of(staging))) {
@@ -203,12 +208,13 @@ CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch)
     return CUDA_SUCCESS;
 }
 
-static CUresult open_in_process(const struct oh_peer_info *info, CUdeviceptr *base_p)
+static CUresult open_in_process(const struct oh_staging *staging, uint32_t rank, const struct oh_peer_info *info,
+                                CUdeviceptr *base_p)
 {
     CUcontext context = (CUcontext)(uintptr_t)info->context;
-    const struct own own = {(CUdeviceptr)info->staging, context};
+    const struct own own = {(CUdeviceptr)info->staging, context, staging->key, rank};
     if (!own.base || !replace_own(own, own)) {
-        OH_INFO("what GPU %s has published is no memory of this process", info->bus_id);
+        OH_INFO("what GPU %s has published is no memory of that rank in this process", info->bus_id);
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult result = oh_driver.ctx_enable_peer_access(context, 0);
@@ -226,7 +232,7 @@ CUresult oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const s
     CUdeviceptr base;
     OH_CONTEXT_RELAXED(&staging->context);
     CUresult result = same_process
-                          ? open_in_process(info, &base)
+                          ? open_in_process(staging, rank, info, &base)
                           : OH_CU(ipc_open_mem_handle(&base, info->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     if (result == CUDA_SUCCESS) {
         staging->peer[rank].base = base;

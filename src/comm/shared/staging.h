@@ -26,6 +26,8 @@ struct oh_staging {
     CUdevice device;
     struct oh_context context; /* handle NULL: nothing is held, and the rest means nothing */
     bool primary_retained;     /* context is the device's primary one, and held by us */
+    struct oh_key key;         /* of the communicator, and its rank */
+    uint32_t rank;
     CUdeviceptr base;
     size_t bytes;       /* at base */
     CUdeviceptr verify; /* OH_VERIFY_BYTES; 0: none */
@@ -49,8 +51,8 @@ struct oh_staging {
  */
 CUresult oh_staging_bind(CUdevice device, CUcontext context, struct oh_staging *staging_p);
 
-/* Allocates the memory for a communicator of `nranks` ranks, and starts to clear it. */
-CUresult oh_staging_create(struct oh_staging *staging, uint32_t nranks);
+/* Allocates the memory of a rank of a communicator of `nranks` ranks, and starts to clear it. */
+CUresult oh_staging_create(struct oh_staging *staging, const struct oh_key *key, uint32_t rank, uint32_t nranks);
 
 /* Allocates the memory for ONEHOP_VERIFY. */
 CUresult oh_staging_create_verify(struct oh_staging *staging);
@@ -77,7 +79,7 @@ CUresult oh_staging_finish(struct oh_staging *staging, uint32_t epoch);
  */
 CUresult oh_staging_hold(struct oh_staging *staging);
 
-/* Maps a peer's memory; `same_process`: by its pointer. */
+/* Maps a peer's memory. `same_process`: by its pointer, where it is the memory of that rank of the communicator. */
 CUresult oh_staging_open_peer(struct oh_staging *staging, uint32_t rank, const struct oh_peer_info *info,
                               bool same_process);
 
