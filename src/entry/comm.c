@@ -197,6 +197,13 @@ OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
     return first_failure(res, failure);
 }
 
+/* NCCL's threads may take a second to see an abort or a revocation (doc/faults.md). */
+static void tell_end(ncclComm_t comm, const char *how, uint64_t begin_ns, uint64_t nccl_ns)
+{
+    OH_INFO("comm %p: %s in %.0f ms, of which NCCL took %.0f", (void *)comm, how,
+            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
+}
+
 OH_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     struct oh_comm *ours;
@@ -214,9 +221,7 @@ OH_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
     OH_KEEP_ERRNO();
     nccl_ns = oh_now_ns() - nccl_ns;
     oh_comms_reclaim();
-    /* NCCL's threads may take a second to see an abort (doc/faults.md). */
-    OH_INFO("comm %p: aborted in %.0f ms, of which NCCL took %.0f", (void *)comm,
-            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
+    tell_end(comm, "aborted", begin_ns, nccl_ns);
     return res;
 }
 
@@ -229,15 +234,19 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
     /* NCCL waits for the device, so kernels end before, unless NCCL will reject the call: 2.28.9 rejects flags, and
      * communicators that are finalized or revoked. */
     bool first = ours && flags == 0 && oh_comm_is_in_use(ours);
+    const uint64_t begin_ns = oh_now_ns();
     if (first) {
         oh_comm_abort(ours);
     }
+    uint64_t nccl_ns = oh_now_ns();
     ncclResult_t res = OH_NCCL(nccl, CommRevoke(comm, flags));
+    nccl_ns = oh_now_ns() - nccl_ns;
     if (ours && (res == ncclSuccess || res == ncclInProgress)) {
         if (!first) {
             oh_comm_abort(ours);
         }
         oh_comm_revoked(ours);
+        tell_end(comm, "revoked", begin_ns, nccl_ns);
     }
     return res;
 }

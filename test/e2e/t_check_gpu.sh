@@ -149,26 +149,29 @@ tap_point $? "and no other" "$(cat "$out")"
 expect "a row that is not there" 1 '^FAIL +peer-failure: no row nonsense$' \
     -- check_gpu -- --rows kill-init,nonsense peer-failure
 
-# peer-failure: how long an abort may take, and whose time it is.
+# peer-failure: how long an abort or a revocation may take, and whose time it is.
 cat >"$carried/test/e2e/sim_app" <<'END'
 #!/bin/sh
 [ -z "$LD_PRELOAD" ] || echo served by onehop
-[ -z "$NCCL_TOOK" ] || echo "onehop: vm:1 INFO comm 0x1: aborted in $TOOK ms, of which NCCL took $NCCL_TOOK"
-echo "rank 0: aborted within $TOOK ms"
+[ -z "$NCCL_TOOK" ] || echo "onehop: vm:1 INFO comm 0x1: $HOW in $TOOK ms, of which NCCL took $NCCL_TOOK"
+echo "rank 0: $HOW within $TOOK ms"
 END
-while read -r took nccl wanted text; do
-    expect "an abort of $took ms: $text" "$wanted" '^ok +peer-failure-abort-idle ' \
-        -- check_gpu TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows abort-idle peer-failure
+while read -r row how took nccl wanted text; do
+    expect "$how in $took ms: $text" "$wanted" "^ok +peer-failure-$row " \
+        -- check_gpu HOW="$how" TOOK="$took" NCCL_TOOK="${nccl#-}" -- --rows $row peer-failure
 done <<'END'
-1000 - 0 within the limit
-1001 - 1 nobody says that it was NCCL
-1400 1390 0 NCCL's
-1400 1290 1 not all of it NCCL's
-300 190 1 more than 0.1 s of it onehop's
+abort-idle aborted 1000 - 0 within the limit
+abort-idle aborted 1001 - 1 nobody says that it was NCCL
+abort-idle aborted 1400 1390 0 NCCL's
+abort-idle aborted 1400 1290 1 not all of it NCCL's
+abort-idle aborted 300 190 1 more than 0.1 s of it onehop's
+revoke-call revoked 1001 - 1 nobody says that it was NCCL
+revoke-call revoked 1001 991 0 NCCL's
+revoke-call revoked 300 190 1 more than 0.1 s of it onehop's
 END
 expect "what NCCL took is told" 0 '^ +peer-failure-abort-idle +aborted at most 990 ms +\(NCCL itself 980\)$' \
-    -- check_gpu TOOK=990 NCCL_TOOK=980 -- --rows abort-idle peer-failure
-check_gpu TOOK=512 NCCL_TOOK= -- --rows stock-abort-idle peer-failure
+    -- check_gpu HOW=aborted TOOK=990 NCCL_TOOK=980 -- --rows abort-idle peer-failure
+check_gpu HOW=aborted TOOK=512 NCCL_TOOK= -- --rows stock-abort-idle peer-failure
 expect "stock NCCL alone" 0 '^ok +peer-failure-stock-abort-idle ' '^ +peer-failure-stock-abort-idle +aborted at most 512 ms'
 ! grep -q 'served by onehop' "$scratch/logs/peer-failure-stock-abort-idle.log"
 tap_point $? "stock NCCL is alone" "$(cat "$scratch/logs/peer-failure-stock-abort-idle.log")"
