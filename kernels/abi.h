@@ -44,13 +44,14 @@
 #define OH_WORD_BYTES 16u
 #define OH_LINE_WORDS 8u
 
-/* A message of up to so many bytes goes in one kernel: a product of the program beside it waits for SMs once
- * (doc/dev/experiments.md). The tests of the kernels have a smaller one. */
+/* A section of a slot has room for a rank's share of so many bytes, or half of them with five ranks and more, where no
+ * table serves so much. An all-gather, a reduce-scatter or a two-shot allreduce of this length goes in one kernel, so a
+ * product of the program beside it waits for SMs once (doc/dev/experiments.md). The tests of the kernels have less. */
 #ifndef OH_PART_BYTES
 #define OH_PART_BYTES (16u << 20)
 #endif
-/* Words in a section of a slot: a rank's share of such a message. */
-#define OH_SECTION_WORDS(nranks_) (OH_ROUND_UP(OH_PART_BYTES / OH_WORD_BYTES, OH_LINE_WORDS * (nranks_)) / (nranks_))
+#define OH_PART_WORDS(nranks_) (OH_PART_BYTES / OH_WORD_BYTES / ((nranks_) > 4 ? 2 : 1))
+#define OH_SECTION_WORDS(nranks_) (OH_ROUND_UP(OH_PART_WORDS(nranks_), OH_LINE_WORDS * (nranks_)) / (nranks_))
 
 #define OH_SLOTS 4u
 #define OH_GATHER_SLOT 2u /* and the next */
@@ -60,11 +61,10 @@
 #define OH_ABORT_SEEN_OFFSET 4096u
 #define OH_REPORTED_OFFSET 5120u
 #define OH_ESCAPE_OFFSET 8192u
-#define OH_ESCAPE_END (OH_ESCAPE_OFFSET + OH_SLOTS * OH_SLOT_BYTES(OH_MAX_RANKS) / OH_WORD_BYTES)
-#define OH_WORDS_OFFSET OH_ROUND_UP(OH_ESCAPE_END, 4096u) /* a page */
+#define OH_ESCAPE_END (OH_ESCAPE_OFFSET + OH_SLOTS * OH_SLOT_BYTES(4u) / OH_WORD_BYTES) /* the longest slots */
+#define OH_WORDS_OFFSET OH_ROUND_UP(OH_ESCAPE_END, 4096u)                               /* a page */
 #define OH_SLOT_OFFSET(slot_, nranks_) (OH_WORDS_OFFSET + (slot_)*OH_SLOT_BYTES(nranks_))
-/* Whole MiB, as reports have it. */
-#define OH_STAGING_BYTES(nranks_) OH_ROUND_UP(OH_SLOT_OFFSET(OH_SLOTS, nranks_), 1u << 20)
+#define OH_STAGING_BYTES(nranks_) OH_SLOT_OFFSET(OH_SLOTS, nranks_)
 
 /*
  * What each 32 bits of an empty word hold. As floating-point numbers of any width they are NaNs that no arithmetic on

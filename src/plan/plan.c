@@ -174,7 +174,8 @@ void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigne
     const double hop_us = 0.98, bytes_per_us = 787.0 * link_gbps, n = nranks;
     double oneshot = 2 << 20, twoshot = (16 << 20) * (link_gbps < 450 ? link_gbps / 450.0 : 1);
     if (nranks > 2) {
-        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n)), most = OH_PART_BYTES / n;
+        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n)),
+                     most = OH_SECTION_WORDS(nranks) * OH_WORD_BYTES;
         oneshot = equal < most ? equal : most;
         twoshot = 4 << 20;
     }

@@ -4,7 +4,7 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 # largest_of ALGORITHM RANKS: a large message in bytes; of two ranks, and in one-shot, one that goes in parts (kernels/abi.h:
-# of 16 MiB at most in two-shot, and divided by the number of ranks in one-shot).
+# of 16 MiB at most in two-shot, with five ranks and more of 8, and divided by the number of ranks in one-shot).
 largest_of() {
     case $1-$2 in
     oneshot-*) echo $(((16 / $2 + 1) << 20)) ;;
@@ -18,7 +18,7 @@ type_of=([2]=f32 [3]=bf16 [4]=f64 [8]=i8)
 size_of=([2]=4 [3]=2 [4]=8 [8]=1)
 
 for n in 2 3 4 8; do
-    # The other kinds have one algorithm. A kernel takes 16 MiB / n of a rank's part; these go in two.
+    # The other kinds have one algorithm. A kernel takes 16 MiB / n of a rank's part, or half of that; these go in parts.
     run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts 1,3,16,17,1023 \
         --types f32,bf16,e4m3,i8,f64 --offsets 0:0,1:0,3:2 --in-place --batch 30 --seed $n
     expect_served "$n ranks, other kinds, small"
@@ -49,8 +49,8 @@ for n in 2 3 4 8; do
 done
 unset ONEHOP_ALGO
 
-ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=18M expect_served "4 ranks, two parts" twoshot \
-    -- run_app --nranks 4 --counts 4500001 --types f32 --offsets 0:0,1:3 --batch 2
+ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=36M expect_served "4 ranks, three parts" twoshot \
+    -- run_app --nranks 4 --counts 9000001 --types f32 --offsets 0:0,1:3 --batch 2
 
 # One element more or less than where the choice changes (256 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (16 MiB).
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \

@@ -10,7 +10,7 @@ export ONEHOP_SHM_DIR=$shm
 expect_stock "no device memory on one rank" "rank 2: no staging memory" \
     -- run_work --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10
 SIMNODE_MEMORY_MIB=10 expect_stock "no device memory on any rank" "no staging memory" -- run_work --nranks 4
-SIMNODE_MEMORY_MIB=36 run_work --nranks 2 --comms 3 --batch 3
+SIMNODE_MEMORY_MIB=50 run_work --nranks 2 --comms 3 --batch 3
 expect_counts "device memory for one communicator of three" '2:served by onehop' '4:back to NCCL: .*no staging memory'
 
 # The place where ranks meet.

@@ -8,9 +8,9 @@ work=(--nranks 3 --counts 1,5000 --types bf16,f32 --batch 4 --collectives $kinds
 
 # --- right results
 
-expect_counts "every call" 'served=48' 'verified=48' 'differing=0' 0:WARN '3:79 MiB of GPU memory' -- run_work
+expect_counts "every call" 'served=48' 'verified=48' 'differing=0' 0:WARN '3:77 MiB of GPU memory' -- run_work
 ONEHOP_VERIFY=5 expect_counts "one in five" 'served=48' 'verified=12' 'differing=0' 0:WARN -- run_work
-ONEHOP_VERIFY=0 expect_counts "none" 'served=48' 'verified=0' 'nccl_calls=0' 0:WARN '3:47 MiB of GPU memory' -- run_work
+ONEHOP_VERIFY=0 expect_counts "none" 'served=48' 'verified=0' 'nccl_calls=0' 0:WARN '3:45 MiB of GPU memory' -- run_work
 for way in "--group 8" "--local 3 --group 8" "--local 3 --threads" "--streams 3 --group 8" "--comms 2 --group 8 --scramble" \
     "--in-place" "--graph 3" "--graph 3 --group 4 --streams 2" "--local 3 --graph 2 --group 8"; do
     expect_counts "$way" verified=1+ differing=0 0:WARN even -- run_work $way

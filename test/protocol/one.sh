@@ -20,7 +20,7 @@ if [ $# -gt 0 ]; then
 fi
 read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
-small=(-DOH_PART_BYTES=28672u
+small=(-DOH_PART_BYTES=57344u
     -DOH_SEND_ALL_FIRST=0)
 build=("${cxx[@]}" -fsanitize=thread -g1 -O1)
 # The copies come first. The tests are the same for all: one object of their four files.

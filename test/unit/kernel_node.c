@@ -143,6 +143,12 @@ static void *run_block(void *user)
     return NULL;
 }
 
+/* Where a slot more than there are would end. */
+static size_t end_of(unsigned ranks)
+{
+    return OH_ROUND_UP(OH_SLOT_OFFSET(OH_SLOTS + 1, ranks), PAGE);
+}
+
 void start_node(unsigned ranks, uint32_t epoch)
 {
     const uint32_t marker = OH_SENTINEL;
@@ -151,9 +157,9 @@ void start_node(unsigned ranks, uint32_t epoch)
     simnode_pdl_wait = grid_wait;
     simnode_pdl_trigger = grid_release;
     for (unsigned r = 0; r < ranks; r++) {
-        node.staging[r] = must(aligned_alloc(PAGE, OH_STAGING_BYTES(ranks)));
+        node.staging[r] = must(aligned_alloc(PAGE, end_of(ranks)));
         memset(node.staging[r], 0, OH_WORDS_OFFSET);
-        for (size_t at = OH_WORDS_OFFSET; at < OH_SLOT_OFFSET(OH_SLOTS, ranks); at += sizeof marker) {
+        for (size_t at = OH_WORDS_OFFSET; at < end_of(ranks); at += sizeof marker) {
             memcpy(node.staging[r] + at, &marker, sizeof marker);
         }
         for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
@@ -173,7 +179,7 @@ bool is_emptied(unsigned rank)
     for (unsigned b = 1; b < OH_MAX_BLOCKS; b++) {
         right &= memcmp(staging + OH_EPOCH_OFFSET + b * sizeof epoch, &epoch, sizeof epoch) == 0;
     }
-    for (size_t at = OH_WORDS_OFFSET; at < OH_SLOT_OFFSET(OH_SLOTS, node.ranks); at += OH_WORD_BYTES) {
+    for (size_t at = OH_WORDS_OFFSET; at < end_of(node.ranks); at += OH_WORD_BYTES) {
         const size_t in_slot = at - OH_SLOT_OFFSET(OH_GATHER_SLOT + epoch.gather, node.ranks); /* wraps outside */
         const bool left = in_slot < (node.ranks - 1) * section && in_slot % section < epoch.left * OH_WORD_BYTES;
         right &= left || memcmp(staging + at, empty, sizeof empty) == 0;

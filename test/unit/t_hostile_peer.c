@@ -21,8 +21,9 @@
 #define RANKS 2
 #define RANDOM_PEERS 12
 
-/* What the cases start from: an honest peer's memory, by rank; and that of another communicator. */
-static struct oh_staging honest[RANKS], foreign;
+/* What the cases start from: an honest peer's memory, by rank; that of another communicator, and of no rank of this
+ * one. */
+static struct oh_staging honest[RANKS], foreign, surplus;
 static unsigned seed;
 
 struct stage {
@@ -53,6 +54,7 @@ static void fill_random(void *memory, size_t size)
 LIE(no_lie, )
 LIE(wrong_pointer, slot->staging += 4096)
 LIE(foreign_memory, slot->staging = foreign.base; slot->context = (uintptr_t)foreign.context.handle)
+LIE(memory_of_another_rank, slot->staging = surplus.base; slot->context = (uintptr_t)surplus.context.handle)
 LIE(wrong_context, slot->context = 0x1234560)
 LIE(random_pointers, RANDOM(slot->staging); RANDOM(slot->context))
 LIE(random_handle, slot->process++ /* of another process, then */; RANDOM(slot->handle))
@@ -77,6 +79,7 @@ static const struct {
     {"an honest peer, rank 0", no_lie, 0, NULL},
     {"a pointer beside the memory", wrong_pointer, 1, "cannot be opened"},
     {"the memory of another communicator", foreign_memory, 1, "cannot be opened"},
+    {"the memory of another rank", memory_of_another_rank, 1, "cannot be opened"},
     {"a context that is none", wrong_context, 1, "cannot be opened"},
     {"random pointers", random_pointers, 1, "cannot be opened"},
     {"a random handle", random_handle, 1, "cannot be opened"},
@@ -111,9 +114,9 @@ static void play_peer(struct oh_segment *segment, uint32_t rank, void (*lie)(str
     oh_segment_vote_yes(segment, RANKS);
 }
 
-static bool make_memory(struct oh_staging *staging_p, const struct oh_key *key, uint32_t rank)
+static bool make_memory(struct oh_staging *staging_p, uint32_t device, const struct oh_key *key, uint32_t rank)
 {
-    return oh_staging_bind((CUdevice)rank, NULL, staging_p) == CUDA_SUCCESS &&
+    return oh_staging_bind((CUdevice)device, NULL, staging_p) == CUDA_SUCCESS &&
            oh_staging_create(staging_p, key, rank, RANKS) == CUDA_SUCCESS;
 }
 
@@ -125,7 +128,8 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     struct oh_segment segment;
     ncclComm_t nccl = (ncclComm_t)(void *)handle;
     struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
-    if (oh_segment_open(&segment, &key) != ncclSuccess || !make_memory(&honest[rank], &key, rank)) {
+    if (oh_segment_open(&segment, &key) != ncclSuccess || !make_memory(&honest[rank], rank, &key, rank) ||
+        !make_memory(&surplus, rank, &key, RANKS)) {
         return false;
     }
     play_peer(&segment, rank, lie);
@@ -139,6 +143,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     oh_comms_reclaim();
     oh_segment_discard(&segment);
     oh_staging_destroy(&honest[rank]);
+    oh_staging_destroy(&surplus);
     return served;
 }
 
@@ -164,7 +169,7 @@ int main(int argc, char **argv)
     setenv("ONEHOP_SHM_DIR", folder, 1);
     setenv("ONEHOP_DEBUG", "NONE", 0);
     const struct oh_key another = oh_key_random();
-    tap_ok(oh_driver_open() == ncclSuccess && make_memory(&foreign, &another, 1), "another communicator has memory");
+    tap_ok(oh_driver_open() == ncclSuccess && make_memory(&foreign, 1, &another, 1), "another communicator has memory");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char reason[OH_REASON_BYTES];
         bool served = meet(cases[i].rank, cases[i].lie, reason);

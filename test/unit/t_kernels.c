@@ -44,7 +44,7 @@ static uint64_t most(enum algorithm algorithm, ncclDataType_t type)
 {
     static const uint64_t bytes[] = {
         [ONESHOT] = (OH_SECTION_WORDS(OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES, /* as a list */
-        [TWOSHOT] = OH_PART_BYTES - ITEMS * OH_WORD_BYTES,
+        [TWOSHOT] = (OH_PART_WORDS(OH_MAX_RANKS) - ITEMS) * OH_WORD_BYTES,
     };
     return bytes[algorithm == TWOSHOT ? TWOSHOT : ONESHOT] / cf_types[type].size;
 }

@@ -214,7 +214,7 @@ static void test_slots(uint32_t n)
     const uint64_t row = n - 1, word = OH_WORD_BYTES;
     const uint64_t one = oh_plan_kernel_words(ONEHOP_ONESHOT, n), two = oh_plan_kernel_words(ONEHOP_TWOSHOT, n);
     tap_ok(one * row * word <= OH_SLOT_BYTES(n) && (two + n - 1) / n * row * word <= OH_SLOT_BYTES(n) &&
-               two * word >= OH_PART_BYTES,
+               two >= OH_PART_WORDS(n),
            "n=%u: the largest message of a kernel fits a slot", n);
     tap_ok(oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n) <= 256 * one * word &&
                oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n) >= 27 << 20 &&
@@ -358,7 +358,7 @@ static void test_staging(void)
         tap_ok(OH_SECTION_WORDS(n) % OH_LINE_WORDS == 0 && OH_WORDS_OFFSET % (OH_LINE_WORDS * OH_WORD_BYTES) == 0,
                "n=%u: sections begin with lines", n);
         tap_ok(OH_ESCAPE_OFFSET + (end - OH_WORDS_OFFSET) / OH_WORD_BYTES <= OH_ESCAPE_END &&
-                   OH_ESCAPE_END <= OH_WORDS_OFFSET && end <= OH_STAGING_BYTES(n) && OH_STAGING_BYTES(n) <= 60 << 20,
+                   OH_ESCAPE_END <= OH_WORDS_OFFSET && end <= OH_STAGING_BYTES(n) && OH_STAGING_BYTES(n) < 52 << 20,
                "n=%u: all slots and their escape bytes fit the staging memory of %u MiB", n, OH_STAGING_BYTES(n) >> 20);
     }
 }

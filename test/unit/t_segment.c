@@ -214,7 +214,7 @@ static void test_layout(void)
 {
     struct oh_key key = oh_key_random();
     char slots[96];
-    snprintf(slots, sizeof slots, "-%x-%x-", OH_PART_BYTES, OH_WORDS_OFFSET);
+    snprintf(slots, sizeof slots, "-%x-%x-%x-", OH_SECTION_WORDS(2), OH_SECTION_WORDS(7), OH_WORDS_OFFSET);
     tap_ok(strstr(path_of(&key), slots) != NULL, "builds with other slots in staging memory do not meet");
 }
 

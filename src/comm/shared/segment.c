@@ -22,9 +22,10 @@
 #include "util/process.h"
 
 /* Part of the file's name, so that builds with different layouts never open one file. */
-#define BUILD_FORMAT "%d-%zx-%x-%x-%d"
+#define BUILD_FORMAT "%d-%zx-%x-%x-%x-%d"
 #define BUILD_VALUES                                                                                                   \
-    ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_PART_BYTES, OH_WORDS_OFFSET, ONEHOP_ALGORITHM_COUNT
+    ONEHOP_VERSION_CODE, sizeof(struct oh_shared), OH_SECTION_WORDS(2), OH_SECTION_WORDS(7), OH_WORDS_OFFSET,          \
+        ONEHOP_ALGORITHM_COUNT
 
 #define OFF_COMPLETE (OH_DECISION_OFF + 1) /* in `decision`: off, and the reason is written */
 #define POLL_MIN_NS 20000                  /* between polls of the segment */

@@ -20,7 +20,7 @@
 
 #define HOLD_NS (UINT64_C(150) * 1000 * 1000) /* the error is returned within 200 ms (doc/faults.md) */
 #define CONTROL_BYTES 4096u                   /* a page, as it is registered */
-#define MOST_OWNED 2048                       /* 72 GiB of staging memory and more */
+#define MOST_OWNED 2048                       /* 57 GiB of staging memory and more */
 
 /* The staging memory of this process. Of the pointers in peer infos, only those in this table are used. */
 static struct own {
