@@ -198,7 +198,7 @@ OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 
 /* NCCL's threads may take a second to see an abort or a revocation (doc/faults.md). */
-static void tell_end(ncclComm_t comm, const char *how, uint64_t begin_ns, uint64_t nccl_ns)
+static void log_end(ncclComm_t comm, const char *how, uint64_t begin_ns, uint64_t nccl_ns)
 {
     OH_INFO("comm %p: %s in %.0f ms, of which NCCL took %.0f", (void *)comm, how,
             (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
@@ -221,7 +221,7 @@ OH_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
     OH_KEEP_ERRNO();
     nccl_ns = oh_now_ns() - nccl_ns;
     oh_comms_reclaim();
-    tell_end(comm, "aborted", begin_ns, nccl_ns);
+    log_end(comm, "aborted", begin_ns, nccl_ns);
     return res;
 }
 
@@ -246,7 +246,9 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
             oh_comm_abort(ours);
         }
         oh_comm_revoked(ours);
-        tell_end(comm, "revoked", begin_ns, nccl_ns);
+    }
+    if (ours && res == ncclSuccess) {
+        log_end(comm, "revoked", begin_ns, nccl_ns);
     }
     return res;
 }
