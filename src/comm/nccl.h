@@ -16,8 +16,10 @@
 
 /*
  * X(name without the prefix, parameters, arguments); all return ncclResult_t. onehop exports a function for each name,
- * except the queries. NCCL 2.19 has all but the optional functions.
+ * except the queries. NCCL 2.19 has all but the optional functions. Most calls begin with OH_FROM_TO.
  */
+#define OH_FROM_TO const void *from, void *to, size_t count, ncclDataType_t type
+#define OH_FROM_TO_OP OH_FROM_TO, ncclRedOp_t op
 #define OH_ON_STREAM(...) (__VA_ARGS__, ncclComm_t comm, cudaStream_t stream)
 #define OH_WITH_CONFIG(...) (__VA_ARGS__, ncclComm_t comm, cudaStream_t stream, const oh_nccl_call_config *config)
 #define OH_NCCL_REQUIRED(X)                                                                                            \
@@ -31,8 +33,7 @@
     X(CommDestroy, (ncclComm_t comm), (comm))                                                                          \
     X(CommAbort, (ncclComm_t comm), (comm))                                                                            \
     X(CommGetAsyncError, (ncclComm_t comm, ncclResult_t * error), (comm, error))                                       \
-    X(AllReduce, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),          \
-      (from, to, count, type, op, comm, stream))                                                                       \
+    X(AllReduce, OH_ON_STREAM(OH_FROM_TO_OP), (from, to, count, type, op, comm, stream))                               \
     X(RedOpCreatePreMulSum,                                                                                            \
       (ncclRedOp_t * op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where, ncclComm_t comm),             \
       (op, scalar, type, where, comm))                                                                                 \
@@ -51,45 +52,28 @@
     X(CommRevoke, (ncclComm_t comm, int flags), (comm, flags))                                                         \
     X(CommShrink, (ncclComm_t comm, int *excluded, int count, ncclComm_t *made, ncclConfig_t *config, int flags),      \
       (comm, excluded, count, made, config, flags))                                                                    \
-    X(Reduce, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root),   \
-      (from, to, count, type, op, root, comm, stream))                                                                 \
+    X(Reduce, OH_ON_STREAM(OH_FROM_TO_OP, int root), (from, to, count, type, op, root, comm, stream))                  \
     X(Bcast, OH_ON_STREAM(void *data, size_t count, ncclDataType_t type, int root),                                    \
       (data, count, type, root, comm, stream))                                                                         \
-    X(Broadcast, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                \
-      (from, to, count, type, root, comm, stream))                                                                     \
-    X(ReduceScatter, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),      \
-      (from, to, count, type, op, comm, stream))                                                                       \
-    X(AllGather, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type),                          \
-      (from, to, count, type, comm, stream))                                                                           \
+    X(Broadcast, OH_ON_STREAM(OH_FROM_TO, int root), (from, to, count, type, root, comm, stream))                      \
+    X(ReduceScatter, OH_ON_STREAM(OH_FROM_TO_OP), (from, to, count, type, op, comm, stream))                           \
+    X(AllGather, OH_ON_STREAM(OH_FROM_TO), (from, to, count, type, comm, stream))                                      \
     X(Send, OH_ON_STREAM(const void *from, size_t count, ncclDataType_t type, int peer),                               \
       (from, count, type, peer, comm, stream))                                                                         \
     X(Recv, OH_ON_STREAM(void *to, size_t count, ncclDataType_t type, int peer),                                       \
       (to, count, type, peer, comm, stream))                                                                           \
-    X(AlltoAll, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type),                           \
-      (from, to, count, type, comm, stream))                                                                           \
-    X(Gather, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                   \
-      (from, to, count, type, root, comm, stream))                                                                     \
-    X(Scatter, OH_ON_STREAM(const void *from, void *to, size_t count, ncclDataType_t type, int root),                  \
-      (from, to, count, type, root, comm, stream))                                                                     \
+    X(AlltoAll, OH_ON_STREAM(OH_FROM_TO), (from, to, count, type, comm, stream))                                       \
+    X(Gather, OH_ON_STREAM(OH_FROM_TO, int root), (from, to, count, type, root, comm, stream))                         \
+    X(Scatter, OH_ON_STREAM(OH_FROM_TO, int root), (from, to, count, type, root, comm, stream))                        \
     X(CommSuspend, (ncclComm_t comm, int flags), (comm, flags))                                                        \
-    X(AllReduceConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),  \
-      (from, to, count, type, op, comm, stream, config))                                                               \
-    X(ReduceConfig,                                                                                                    \
-      OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root),         \
-      (from, to, count, type, op, root, comm, stream, config))                                                         \
-    X(BroadcastConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, int root),        \
-      (from, to, count, type, root, comm, stream, config))                                                             \
-    X(ReduceScatterConfig,                                                                                             \
-      OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op),                   \
-      (from, to, count, type, op, comm, stream, config))                                                               \
-    X(AllGatherConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type),                  \
-      (from, to, count, type, comm, stream, config))                                                                   \
-    X(AlltoAllConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type),                   \
-      (from, to, count, type, comm, stream, config))                                                                   \
-    X(GatherConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, int root),           \
-      (from, to, count, type, root, comm, stream, config))                                                             \
-    X(ScatterConfig, OH_WITH_CONFIG(const void *from, void *to, size_t count, ncclDataType_t type, int root),          \
-      (from, to, count, type, root, comm, stream, config))
+    X(AllReduceConfig, OH_WITH_CONFIG(OH_FROM_TO_OP), (from, to, count, type, op, comm, stream, config))               \
+    X(ReduceConfig, OH_WITH_CONFIG(OH_FROM_TO_OP, int root), (from, to, count, type, op, root, comm, stream, config))  \
+    X(BroadcastConfig, OH_WITH_CONFIG(OH_FROM_TO, int root), (from, to, count, type, root, comm, stream, config))      \
+    X(ReduceScatterConfig, OH_WITH_CONFIG(OH_FROM_TO_OP), (from, to, count, type, op, comm, stream, config))           \
+    X(AllGatherConfig, OH_WITH_CONFIG(OH_FROM_TO), (from, to, count, type, comm, stream, config))                      \
+    X(AlltoAllConfig, OH_WITH_CONFIG(OH_FROM_TO), (from, to, count, type, comm, stream, config))                       \
+    X(GatherConfig, OH_WITH_CONFIG(OH_FROM_TO, int root), (from, to, count, type, root, comm, stream, config))         \
+    X(ScatterConfig, OH_WITH_CONFIG(OH_FROM_TO, int root), (from, to, count, type, root, comm, stream, config))
 
 /* Called by onehop, not exported by it. */
 #define OH_NCCL_QUERIES(X)                                                                                             \
@@ -129,8 +113,7 @@ struct oh_nccl {
 #undef OH_NCCL_FIELD
 };
 
-/* Depth of this thread in calls that onehop makes to NCCL: what NCCL calls by public names then goes straight through.
- */
+/* Depth of this thread in calls that onehop makes to NCCL: what NCCL calls by public names then passes onehop by. */
 extern __thread int oh_nccl_depth __attribute__((visibility("hidden")));
 
 /* Calls a function of NCCL. */

@@ -2,14 +2,16 @@
 /*
  * collective.c - the NCCL functions that communicate, and the ops of reductions
  *
- * Does: Describes each call, and makes it (comm/call.h).
+ * Does: Describes each call, and makes it (comm/call.h). NCCL executes a call that the program configures (NCCL 2.31
+ *    and later), in order with onehop's calls: a configuration may select an algorithm, or name an event that NCCL
+ *    records.
  * Threads: one at a time for a communicator, by NCCL's own rules.
  * Owns: nothing.
  */
 #include "comm/call.h"
 #include "entry/entry.h"
 
-ncclResult_t oh_entry_make(struct oh_call *call, ncclComm_t comm, const void *caller)
+static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *caller)
 {
     ncclResult_t res;
     call->handle = comm;
@@ -26,87 +28,87 @@ ncclResult_t oh_entry_make(struct oh_call *call, ncclComm_t comm, const void *ca
     return oh_call_end(call, res);
 }
 
+/* Makes the call of an entry point that has the parameters count, type, comm and stream, and describes the rest. */
+#define MAKE(kind_, from_, to_, ...)                                                                                   \
+    make(&(struct oh_call){.kind = OH_CALL_##kind_,                                                                    \
+                           .sendbuff = (from_),                                                                        \
+                           .recvbuff = (to_),                                                                          \
+                           .count = count,                                                                             \
+                           .type = type,                                                                               \
+                           .stream = (CUstream)stream,                                                                 \
+                           ##__VA_ARGS__},                                                                             \
+         comm, OH_CALLER())
+
 OH_EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                      ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(ALLREDUCE, sendbuff, recvbuff, .redop = op);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(ALLREDUCE, sendbuff, recvbuff, .redop = op);
 }
 
 OH_EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                   ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(REDUCE, sendbuff, recvbuff, .redop = op, .root = root);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(REDUCE, sendbuff, recvbuff, .redop = op, .root = root);
 }
 
 OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                                  cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(BROADCAST, buff, buff, .root = root, .is_bcast = true);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(BROADCAST, buff, buff, .root = root, .is_bcast = true);
 }
 
 OH_EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
                                      ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(BROADCAST, sendbuff, recvbuff, .root = root);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(BROADCAST, sendbuff, recvbuff, .root = root);
 }
 
 OH_EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                          ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(REDUCE_SCATTER, sendbuff, recvbuff, .redop = op);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(REDUCE_SCATTER, sendbuff, recvbuff, .redop = op);
 }
 
 OH_EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                      ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(ALL_GATHER, sendbuff, recvbuff);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(ALL_GATHER, sendbuff, recvbuff);
 }
 
 OH_EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                 cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(SEND, sendbuff, NULL, .root = peer);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(SEND, sendbuff, NULL, .root = peer);
 }
 
 OH_EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                 cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(RECV, NULL, recvbuff, .root = peer);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(RECV, NULL, recvbuff, .root = peer);
 }
 
 OH_EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
                                     ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(ALL_TO_ALL, sendbuff, recvbuff);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(ALL_TO_ALL, sendbuff, recvbuff);
 }
 
 OH_EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
                                   ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(GATHER, sendbuff, recvbuff, .root = root);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(GATHER, sendbuff, recvbuff, .root = root);
 }
 
 OH_EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
                                    ncclComm_t comm, cudaStream_t stream)
 {
-    struct oh_call call = OH_ENTRY_CALL(SCATTER, sendbuff, recvbuff, .root = root);
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return MAKE(SCATTER, sendbuff, recvbuff, .root = root);
 }
 
 OH_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
     struct oh_call call = {.kind = OH_CALL_OP_DESTROY, .redop = op};
-    return oh_entry_make(&call, comm, OH_CALLER());
+    return make(&call, comm, OH_CALLER());
 }
 
 OH_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
@@ -124,4 +126,48 @@ OH_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, n
         }
     }
     return res;
+}
+
+/* --- calls that the program configures, with the parameters of comm/nccl.h --------------------------------------- */
+
+#define MAKE_CONFIGURED(kind_, ...) MAKE(kind_, from, to, .has_config = true, .config = config, ##__VA_ARGS__)
+
+OH_EXPORT ncclResult_t ncclAllReduceConfig OH_WITH_CONFIG(OH_FROM_TO_OP)
+{
+    return MAKE_CONFIGURED(ALLREDUCE, .redop = op);
+}
+
+OH_EXPORT ncclResult_t ncclReduceConfig OH_WITH_CONFIG(OH_FROM_TO_OP, int root)
+{
+    return MAKE_CONFIGURED(REDUCE, .redop = op, .root = root);
+}
+
+OH_EXPORT ncclResult_t ncclBroadcastConfig OH_WITH_CONFIG(OH_FROM_TO, int root)
+{
+    return MAKE_CONFIGURED(BROADCAST, .root = root);
+}
+
+OH_EXPORT ncclResult_t ncclReduceScatterConfig OH_WITH_CONFIG(OH_FROM_TO_OP)
+{
+    return MAKE_CONFIGURED(REDUCE_SCATTER, .redop = op);
+}
+
+OH_EXPORT ncclResult_t ncclAllGatherConfig OH_WITH_CONFIG(OH_FROM_TO)
+{
+    return MAKE_CONFIGURED(ALL_GATHER);
+}
+
+OH_EXPORT ncclResult_t ncclAlltoAllConfig OH_WITH_CONFIG(OH_FROM_TO)
+{
+    return MAKE_CONFIGURED(ALL_TO_ALL);
+}
+
+OH_EXPORT ncclResult_t ncclGatherConfig OH_WITH_CONFIG(OH_FROM_TO, int root)
+{
+    return MAKE_CONFIGURED(GATHER, .root = root);
+}
+
+OH_EXPORT ncclResult_t ncclScatterConfig OH_WITH_CONFIG(OH_FROM_TO, int root)
+{
+    return MAKE_CONFIGURED(SCATTER, .root = root);
 }

@@ -41,20 +41,6 @@ bool oh_entry_is_forked(void);
 ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_counted, struct oh_comm **comm_p,
                             const struct oh_nccl **nccl_p);
 
-/* --- collective.c ------------------------------------------------------------------------------------------------- */
-
-struct oh_call;
-
-/* The call of an entry point whose parameters are count, type and stream, and further fields. */
-#define OH_ENTRY_CALL(kind_, from_, to_, ...)                                                                          \
-    {                                                                                                                  \
-        .kind = OH_CALL_##kind_, .sendbuff = (from_), .recvbuff = (to_), .count = count, .type = type,                 \
-        .stream = (CUstream)stream, ##__VA_ARGS__                                                                      \
-    }
-
-/* Makes the call that an entry point describes. */
-ncclResult_t oh_entry_make(struct oh_call *call, ncclComm_t comm, const void *caller);
-
 /* --- config.c ----------------------------------------------------------------------------------------------------- */
 
 /*

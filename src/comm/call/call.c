@@ -96,8 +96,7 @@ static ncclResult_t end_nccl(struct oh_call *call, ncclResult_t res)
         return res;
     }
     if (call->is_ordered) {
-        OH_TRY(res == ncclSuccess ? oh_order_after_nccl(call->comm, &call->order)
-                                  : oh_order_after_nccl_async(call->comm, &call->order));
+        OH_TRY(oh_order_after_nccl(call->comm, &call->order, res == ncclInProgress));
     }
     OH_TRY(oh_call_note_executed(call));
     return res;

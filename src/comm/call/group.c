@@ -185,8 +185,7 @@ static ncclResult_t note_nccl_calls(bool in_background)
     for (size_t i = 0; i < group.use_count; i++) {
         struct stream_use *use = &group.use[i];
         if (use->has_nccl_call) {
-            ncclResult_t noted = in_background ? oh_order_after_nccl_async(use->comm, &use->nccl_call)
-                                               : oh_order_after_nccl(use->comm, &use->nccl_call);
+            const ncclResult_t noted = oh_order_after_nccl(use->comm, &use->nccl_call, in_background);
             res = res == ncclSuccess ? noted : res;
         }
     }
@@ -535,7 +534,7 @@ static void fail_communicators(ncclResult_t res)
         if (oh_comm_fail(comm, res, OH_MAX_RANKS)) {
             OH_WARN("comm %p rank %u of %u: a group with calls of this communicator has failed: calls now return error "
                     "%d",
-                    (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, (int)res);
+                    OH_COMM_VALUES(comm), (int)res);
         }
         oh_comm_refuse_call(comm, false); /* stops this rank's graphs */
     }
@@ -625,13 +624,6 @@ static ncclResult_t estimate(struct oh_call *call)
     return may_serve || oh_attach_wants(call) ? ncclSuccess : oh_call_forward(call);
 }
 
-static void destroy_op(const struct oh_call *call)
-{
-    if (oh_call_forward(call) == ncclSuccess) {
-        oh_comm_op_remove(call->comm, call->redop);
-    }
-}
-
 /* Makes a kept call now. Nothing of the group runs if that fails. */
 static void make(struct oh_call *call)
 {
@@ -647,7 +639,9 @@ static void decide(struct oh_call *call, bool is_estimate)
     if (oh_comm_is_aborted(call->comm)) {
         call->route = OH_ROUTE_NONE; /* NCCL has freed its communicator */
     } else if (call->kind == OH_CALL_OP_DESTROY) {
-        destroy_op(call);
+        if (oh_call_forward(call) == ncclSuccess) {
+            oh_comm_op_remove(call->comm, call->redop);
+        }
     } else if (group.error == ncclSuccess && is_estimate) {
         oh_group_note_result(estimate(call));
     } else if (group.error == ncclSuccess) {

@@ -31,7 +31,7 @@ ncclResult_t oh_call_check_launched(struct oh_comm *comm);
  */
 ncclResult_t oh_call_note_executed(const struct oh_call *call);
 
-/* --- verify.c ----------------------------------------------------------------------------------------------------- */
+/* --- verified.c --------------------------------------------------------------------------------------------------- */
 
 /*
  * ONEHOP_VERIFY: a call that oh_verify_choose has chosen (launch/launch.h). oh_verified_forward makes it to NCCL, and

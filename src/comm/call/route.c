@@ -26,6 +26,10 @@ ncclResult_t oh_nccl_refuse_missing(const char *name)
 /* --- NCCL's part -------------------------------------------------------------------------------------------------- */
 
 #define OPTIONAL(name_, ...) (nccl->name_ ? nccl->name_(__VA_ARGS__) : oh_nccl_refuse_missing("nccl" #name_))
+#define PLAIN(name_, ...) OPTIONAL(name_, __VA_ARGS__, c->handle, stream)
+/* NCCL has a second function for the calls that the program configures. */
+#define EITHER(name_, ...)                                                                                             \
+    (c->has_config ? OPTIONAL(name_##Config, __VA_ARGS__, c->handle, stream, c->config) : PLAIN(name_, __VA_ARGS__))
 
 static ncclResult_t forward(const struct oh_call *c)
 {
@@ -33,68 +37,36 @@ static ncclResult_t forward(const struct oh_call *c)
     const cudaStream_t stream = (cudaStream_t)c->stream;
     switch (c->kind) {
     case OH_CALL_ALLREDUCE:
-        return nccl->AllReduce(c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, stream);
+        return EITHER(AllReduce, c->sendbuff, c->recvbuff, c->count, c->type, c->redop);
     case OH_CALL_REDUCE:
-        return OPTIONAL(Reduce, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root, c->handle, stream);
+        return EITHER(Reduce, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root);
     case OH_CALL_BROADCAST:
-        if (c->is_bcast) {
-            return OPTIONAL(Bcast, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
-        }
-        return OPTIONAL(Broadcast, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+        return c->is_bcast ? PLAIN(Bcast, c->recvbuff, c->count, c->type, c->root)
+                           : EITHER(Broadcast, c->sendbuff, c->recvbuff, c->count, c->type, c->root);
     case OH_CALL_REDUCE_SCATTER:
-        return OPTIONAL(ReduceScatter, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, stream);
+        return EITHER(ReduceScatter, c->sendbuff, c->recvbuff, c->count, c->type, c->redop);
     case OH_CALL_ALL_GATHER:
-        return OPTIONAL(AllGather, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, stream);
+        return EITHER(AllGather, c->sendbuff, c->recvbuff, c->count, c->type);
     case OH_CALL_SEND:
-        return OPTIONAL(Send, c->sendbuff, c->count, c->type, c->root, c->handle, stream);
+        return PLAIN(Send, c->sendbuff, c->count, c->type, c->root);
     case OH_CALL_RECV:
-        return OPTIONAL(Recv, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+        return PLAIN(Recv, c->recvbuff, c->count, c->type, c->root);
     case OH_CALL_ALL_TO_ALL:
-        return OPTIONAL(AlltoAll, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, stream);
+        return EITHER(AlltoAll, c->sendbuff, c->recvbuff, c->count, c->type);
     case OH_CALL_GATHER:
-        return OPTIONAL(Gather, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+        return EITHER(Gather, c->sendbuff, c->recvbuff, c->count, c->type, c->root);
     case OH_CALL_SCATTER:
-        return OPTIONAL(Scatter, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, stream);
+        return EITHER(Scatter, c->sendbuff, c->recvbuff, c->count, c->type, c->root);
     case OH_CALL_OP_DESTROY:
         return nccl->RedOpDestroy(c->redop, c->handle);
     }
     return ncclInternalError;
 }
 
-/* Calls that the program configures. */
-static ncclResult_t forward_with_config(const struct oh_call *c)
-{
-    const struct oh_nccl *nccl = c->nccl;
-    const cudaStream_t s = (cudaStream_t)c->stream;
-    switch ((int)c->kind) {
-    case OH_CALL_ALLREDUCE:
-        return OPTIONAL(AllReduceConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, s,
-                        c->config);
-    case OH_CALL_REDUCE:
-        return OPTIONAL(ReduceConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->root, c->handle, s,
-                        c->config);
-    case OH_CALL_BROADCAST:
-        return OPTIONAL(BroadcastConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, s, c->config);
-    case OH_CALL_REDUCE_SCATTER:
-        return OPTIONAL(ReduceScatterConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->redop, c->handle, s,
-                        c->config);
-    case OH_CALL_ALL_GATHER:
-        return OPTIONAL(AllGatherConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, s, c->config);
-    case OH_CALL_ALL_TO_ALL:
-        return OPTIONAL(AlltoAllConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->handle, s, c->config);
-    case OH_CALL_GATHER:
-        return OPTIONAL(GatherConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, s, c->config);
-    case OH_CALL_SCATTER:
-        return OPTIONAL(ScatterConfig, c->sendbuff, c->recvbuff, c->count, c->type, c->root, c->handle, s, c->config);
-    default:
-        return ncclInternalError;
-    }
-}
-
 ncclResult_t oh_call_forward(const struct oh_call *call)
 {
     oh_nccl_depth++;
-    const ncclResult_t res = call->has_config ? forward_with_config(call) : forward(call);
+    const ncclResult_t res = forward(call);
     oh_nccl_depth--;
     return res;
 }
@@ -161,8 +133,7 @@ static void warn_variant(const struct oh_call *call)
     if (comm->id.config.invariant && comm->id.nranks != 1 && !comm->serve.warned_variant) {
         comm->serve.warned_variant = true;
         OH_LOCK(&comm->attach.mutex); /* guards the reason */
-        OH_WARN("comm %p rank %u nranks %u: not invariant, NCCL executes its allreduces: %s", (void *)comm->id.nccl,
-                comm->id.rank, comm->id.nranks,
+        OH_WARN("comm %p rank %u nranks %u: not invariant, NCCL executes its allreduces: %s", OH_COMM_VALUES(comm),
                 call->fallback == OH_FALLBACK_COMM ? comm->attach.reason : oh_fallback_text(call->fallback));
     }
 }

@@ -35,7 +35,7 @@ static ncclResult_t fail(struct oh_comm *comm, ncclResult_t res)
 {
     if (!oh_nccl_is_rejected(res) && oh_comm_fail(comm, res, OH_MAX_RANKS)) {
         OH_WARN("comm %p rank %u of %u: NCCL's part of a call that is verified has failed: calls now return error %d",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, (int)res);
+                OH_COMM_VALUES(comm), (int)res);
     }
     return oh_order_refuse(comm, res);
 }
@@ -54,5 +54,5 @@ ncclResult_t oh_verified_alone(struct oh_call *call)
     }
     OH_TRY(oh_order_refuse(comm, oh_verified_begin(call)));
     const ncclResult_t res = oh_verified_forward(call);
-    return res == ncclSuccess ? oh_order_after_nccl(comm, &order) : fail(comm, res);
+    return res == ncclSuccess ? oh_order_after_nccl(comm, &order, false) : fail(comm, res);
 }

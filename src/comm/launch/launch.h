@@ -153,16 +153,12 @@ CUresult oh_order_query(const struct oh_comm *comm);
  * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
  * later launches after it. What is not ordered: doc/design.md, "Order". *call_p is for the second function, which is
  * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the
- * driver has failed in either: then the communicator has failed.
+ * driver has failed in either: then the communicator has failed. in_background: NCCL still launches the call
+ * (ncclInProgress): oh_order_nccl_launched, on any thread, notes the call when NCCL has launched it; until then
+ * oh_comm_is_launching is true.
  */
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p);
-ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call);
-
-/*
- * The second after a call that NCCL launches in the background (ncclInProgress): oh_order_nccl_launched, on any thread,
- * notes the call when NCCL has launched it; until then oh_comm_is_launching is true.
- */
-ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call);
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, bool in_background);
 void oh_order_nccl_launched(struct oh_comm *comm);
 bool oh_comm_is_launching(const struct oh_comm *comm);
 

@@ -55,7 +55,7 @@ CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p
 /* Values of nccl_launch. The thread that has made the last change owns nccl_launch_stream. */
 enum {
     LAUNCH_NONE,
-    LAUNCH_GOING_ON,  /* since oh_order_after_nccl_async, by the thread that uses the communicator */
+    LAUNCH_GOING_ON,  /* since oh_order_after_nccl, by the thread that uses the communicator */
     LAUNCH_RECORDING, /* NCCL has launched the call, and a thread records the event */
     LAUNCH_RECORDED,  /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded() */
 };
@@ -325,22 +325,17 @@ void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_
     }
 }
 
-ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, bool in_background)
 {
     drop_launching(comm);
-    if (call->result == CUDA_SUCCESS) {
+    if (in_background) {
+        comm->order.nccl_launch_stream = call->stream_state.stream;
+        comm->order.nccl_launch_needs_all_ranks = call->needs_all_ranks;
+        /* release: publishes the fields above. Pairs with the exchange in oh_order_nccl_launched(). */
+        atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
+    } else if (call->result == CUDA_SUCCESS) {
         call->result = order_call(comm, call, after_nccl, after_nccl);
     }
-    return oh_order_refuse(comm, check_ordered(comm, call->result));
-}
-
-ncclResult_t oh_order_after_nccl_async(struct oh_comm *comm, const struct oh_nccl_call *call)
-{
-    drop_launching(comm);
-    comm->order.nccl_launch_stream = call->stream_state.stream;
-    comm->order.nccl_launch_needs_all_ranks = call->needs_all_ranks;
-    /* release: publishes the fields above. Pairs with the exchange in oh_order_nccl_launched(). */
-    atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
     return oh_order_refuse(comm, check_ordered(comm, call->result));
 }
 
