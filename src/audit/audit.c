@@ -11,7 +11,6 @@
  */
 #include <link.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "interpose/elf.h"

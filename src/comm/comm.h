@@ -15,7 +15,6 @@
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "comm/nccl.h"
@@ -87,8 +86,7 @@ void oh_creations_append(struct oh_comm **list, struct oh_comm *comm);
  */
 void oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res);
 
-/* --- the initial communicator: NCCL creates it when it opens onehop as a network plugin (attach/initial.c) ----------
- */
+/* --- the initial communicator: NCCL creates it when it opens onehop as a network plugin (attach/initial.c) -------- */
 
 /*
  * A copy of NCCL creates a communicator. Publishes this rank's presence if it is the first. Returns the context, not

@@ -190,14 +190,16 @@ struct oh_comm {
 
 _Static_assert(offsetof(struct oh_comm, id) == 0, "oh_comm_id");
 
+/* For "comm %p rank %u of %u", with which messages begin. */
+#define OH_COMM_VALUES(comm_) (void *)(comm_)->id.nccl, (comm_)->id.rank, (comm_)->id.nranks
+
 /* All ranks have voted yes, and the number of the first call that onehop serves is known. */
 static inline bool oh_comm_has_agreed(const struct oh_comm *comm)
 {
     return comm->attach.cutover_call != 0;
 }
 
-/* Calls that onehop may serve have a number, the same on all ranks; an empty call has none: NCCL does nothing for it.
- */
+/* Calls that onehop may serve have a number, equal on all ranks. An empty call has none: NCCL does nothing for it. */
 static inline bool oh_call_is_counted(const struct oh_call *call)
 {
     return oh_kind_has_kernels(call->kind) && call->count > 0;
@@ -235,23 +237,39 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
     return oh_live_counters(&comm->live);
 }
 
-/* --- core/state.c: one atomic load each, any thread ----------------------------------------------------------------
- */
+/* --- questions about the state: one atomic load each, any thread -------------------------------------------------- */
 
 /* False: NCCL serves the calls, which go through attach/attach.h. */
-bool oh_comm_is_settled(const struct oh_comm *comm);
+static inline bool oh_comm_is_settled(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) >= OH_COMM_SERVED;
+}
 
 /* True once NCCL has created the communicator, so that its calls are counted. */
-bool oh_comm_is_created(const struct oh_comm *comm);
+static inline bool oh_comm_is_created(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) != OH_COMM_CREATING;
+}
 
 /* True while NCCL creates the communicator, or a split of it, as far as onehop knows. */
-bool oh_comm_has_pending_creations(const struct oh_comm *comm);
+static inline bool oh_comm_has_pending_creations(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->attach.awaited, memory_order_acquire) > 0; /* pairs with oh_comm_children_done */
+}
 
 /* The program has aborted the communicator: NCCL may have freed its own. */
-bool oh_comm_is_aborted(const struct oh_comm *comm);
+static inline bool oh_comm_is_aborted(const struct oh_comm *comm)
+{
+    return atomic_load(&comm->health.aborted);
+}
 
 /* The error with which the communicator has failed; ncclSuccess: none. A departed peer alone is no failure. */
-ncclResult_t oh_comm_error(const struct oh_comm *comm);
+static inline ncclResult_t oh_comm_error(const struct oh_comm *comm)
+{
+    return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
+}
+
+/* --- core: state.c, registry.c, redop.c --------------------------------------------------------------------------- */
 
 /*
  * Around what may block, or uses the communicator after it has blocked: another thread may abort the communicator
@@ -260,8 +278,6 @@ ncclResult_t oh_comm_error(const struct oh_comm *comm);
  */
 void oh_comm_begin_use(struct oh_comm *comm);
 void oh_comm_end_use(struct oh_comm *comm);
-
-/* --- core: registry.c, redop.c ------------------------------------------------------------------------------------ */
 
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);

@@ -17,7 +17,6 @@
 
 #include "onehop/onehop.h"
 #include "util/log.h"
-#include "util/scope.h"
 
 /* The function by which an NCCL is known: exported by every NCCL, and by no tool and no onehop. */
 #define MARK "pncclGetVersion"

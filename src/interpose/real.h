@@ -128,8 +128,7 @@ bool oh_hooks_are_forked(void);
  */
 void *oh_dlsym_in(const char *path, const char *name);
 
-/* --- next_dlsym.c, dlsym.c: run before the program's main, and call nothing ----------------------------------------
- */
+/* --- next_dlsym.c, dlsym.c: run before the program's main, and call nothing --------------------------------------- */
 
 /* dlvsym has a parameter more, which only its caller sees. */
 typedef void *(*oh_dlsym_function)(void *handle, const char *name);

@@ -36,12 +36,6 @@ static enum oh_selection match_size(const char *item, uint32_t nranks)
     return *end != '\0' || high < low ? OH_SELECTION_INVALID : selection_of(low <= nranks && nranks <= high);
 }
 
-/* One item of a condition. */
-static enum oh_selection match_item(const char *item, uint32_t nranks, const char *subject)
-{
-    return subject ? selection_of(fnmatch(item, subject, 0) == 0) : match_size(item, nranks);
-}
-
 /* A list of `length` characters. subject: the name or the host; NULL: the size. */
 static enum oh_selection match_list(const char *list, size_t length, uint32_t nranks, const char *subject)
 {
@@ -56,7 +50,8 @@ static enum oh_selection match_list(const char *list, size_t length, uint32_t nr
             return OH_SELECTION_INVALID;
         }
         snprintf(item, sizeof item, "%.*s", (int)size, at);
-        const enum oh_selection match = match_item(item, nranks, subject);
+        const enum oh_selection match =
+            subject ? selection_of(fnmatch(item, subject, 0) == 0) : match_size(item, nranks);
         if (match == OH_SELECTION_INVALID) {
             return match;
         }

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/watch/watch.h"
@@ -120,12 +119,12 @@ static uint64_t verify_interval(struct oh_comm *comm)
     const bool polled = comm->id.config.is_assumed && atomic_load(&comm->attach.polled);
     if (!comm->id.config.blocking || polled) {
         OH_WARN("comm %p rank %u nranks %u: no call is verified: the communicator %s non-blocking",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, polled ? "may be" : "is");
+                OH_COMM_VALUES(comm), polled ? "may be" : "is");
         return 0;
     }
     if (oh_staging_create_verify(&comm->staging) != CUDA_SUCCESS) {
-        OH_WARN("comm %p rank %u nranks %u: no call is verified: no %u MiB for it on GPU %s", (void *)comm->id.nccl,
-                comm->id.rank, comm->id.nranks, OH_VERIFY_BYTES >> 20, comm->agreement.gpu.bus_id);
+        OH_WARN("comm %p rank %u nranks %u: no call is verified: no %u MiB for it on GPU %s", OH_COMM_VALUES(comm),
+                OH_VERIFY_BYTES >> 20, comm->agreement.gpu.bus_id);
         return 0;
     }
     return interval;
@@ -252,7 +251,7 @@ static void prepare_verify(struct oh_comm *comm)
         if (info[r].verify != interval) {
             OH_WARN("comm %p rank %u nranks %u: no call is verified: rank 0 wants one in %" PRIu64
                     ", rank %u one in %" PRIu64 " (0: none)",
-                    (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, interval, r, info[r].verify);
+                    OH_COMM_VALUES(comm), interval, r, info[r].verify);
             return;
         }
     }

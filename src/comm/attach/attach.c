@@ -14,7 +14,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "comm/launch/launch.h"
@@ -156,8 +155,8 @@ static void log_served(const struct oh_comm *comm)
     }
     OH_INFO("comm %p rank %u nranks %u: served by onehop %s from call %" PRIu64
             " on, %u MiB of GPU memory, attached in %.1f ms",
-            (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, sizes, comm->attach.cutover_call,
-            (unsigned)(oh_staging_bytes(&comm->staging) >> 20), comm->attach.ms);
+            OH_COMM_VALUES(comm), sizes, comm->attach.cutover_call, (unsigned)(oh_staging_bytes(&comm->staging) >> 20),
+            comm->attach.ms);
 }
 
 bool oh_attach_count(struct oh_call *call)

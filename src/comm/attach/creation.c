@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "comm/comm_internal.h"
 #include "comm/launch/launch.h"
 #include "util/clock.h"
 #include "util/env.h"

@@ -15,6 +15,7 @@
 #include "util/clock.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/scope.h"
 
 /* NCCL is known not to wait here. After this time the communicator falls back on all ranks. */
 #define OUTER_PATIENCE_NS (UINT64_C(10) * 1000 * 1000 * 1000)
@@ -33,11 +34,9 @@ ncclResult_t oh_invariant_check(const struct oh_call *call)
 
 static bool is_pending(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&comm->attach.mutex);
-    const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && !comm->attach.declined &&
-                         oh_segment_decision(&comm->segment) == OH_DECISION_PENDING;
-    pthread_mutex_unlock(&comm->attach.mutex);
-    return pending;
+    OH_LOCK(&comm->attach.mutex);
+    return oh_comm_state(comm) == OH_COMM_ATTACHING && !comm->attach.declined &&
+           oh_segment_decision(&comm->segment) == OH_DECISION_PENDING;
 }
 
 /* The vote has no effect if the ranks have agreed meanwhile. */
@@ -46,11 +45,10 @@ static void give_up(struct oh_comm *comm)
     char reason[OH_REASON_BYTES];
     snprintf(reason, sizeof reason, "rank %u: invariant, and a rank made no call within %" PRIu64 " s", comm->id.rank,
              OUTER_PATIENCE_NS / SECOND_NS);
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     if (oh_comm_state(comm) == OH_COMM_ATTACHING && !comm->attach.declined) {
         oh_segment_vote_no(&comm->segment, reason);
     }
-    pthread_mutex_unlock(&comm->attach.mutex);
 }
 
 /* The ranks whose program has made no call yet, as a list. */
@@ -68,7 +66,7 @@ static void report_wait(struct oh_comm *comm, uint64_t waited_ns)
     pthread_mutex_unlock(&comm->attach.mutex);
     if (used > 0) {
         OH_WARN("comm %p rank %u of %u: the first call waits for %" PRIu64 " s; ranks without a call:%s",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, waited_ns / SECOND_NS, ranks);
+                OH_COMM_VALUES(comm), waited_ns / SECOND_NS, ranks);
     }
 }
 

@@ -13,7 +13,6 @@
 #include "comm/attach/attach.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
@@ -155,8 +154,7 @@ static struct oh_comm *split_off_staging(struct oh_comm *comm)
 
 void oh_comm_detach(struct oh_comm *comm)
 {
-    OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", (void *)comm->id.nccl, comm->id.rank, comm->id.nranks,
-            comm->attach.reason);
+    OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", OH_COMM_VALUES(comm), comm->attach.reason);
     struct oh_comm *remains = split_off_staging(comm);
     if (remains) {
         oh_staging_share_context(&remains->staging);

@@ -2,7 +2,8 @@
 /*
  * state.c - the states of a communicator
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws, and answers questions about them.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, and counts the threads that use a
+ *    communicator.
  * Threads: any.
  * Owns: nothing.
  */
@@ -31,31 +32,6 @@ bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state)
         }
     }
     return false;
-}
-
-bool oh_comm_is_settled(const struct oh_comm *comm)
-{
-    return oh_comm_state(comm) >= OH_COMM_SERVED;
-}
-
-bool oh_comm_is_created(const struct oh_comm *comm)
-{
-    return oh_comm_state(comm) != OH_COMM_CREATING;
-}
-
-bool oh_comm_has_pending_creations(const struct oh_comm *comm)
-{
-    return atomic_load_explicit(&comm->attach.awaited, memory_order_acquire) > 0; /* pairs with oh_comm_children_done */
-}
-
-bool oh_comm_is_aborted(const struct oh_comm *comm)
-{
-    return atomic_load(&comm->health.aborted);
-}
-
-ncclResult_t oh_comm_error(const struct oh_comm *comm)
-{
-    return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
 }
 
 /* release: the work is done before the count. Pairs with the acquire loads in reclaim.c, which frees at zero. */

@@ -12,7 +12,6 @@
 #define OH_COMM_STATS_RECORD_H_
 
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -86,8 +86,8 @@ bool oh_difference_report(struct oh_comm *comm, char *line_p, size_t size)
     snprintf(line_p, size,
              "comm %p rank %u of %u: call %u, %s, differs from NCCL's: element %" PRIu64
              " is %s, and %s with NCCL; results that differ so far: %u%s",
-             (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, difference.call_number, what, difference.element,
-             ours, theirs, calls, fails ? ": calls now return ncclInternalError" : "");
+             OH_COMM_VALUES(comm), difference.call_number, what, difference.element, ours, theirs, calls,
+             fails ? ": calls now return ncclInternalError" : "");
     return true;
 }
 

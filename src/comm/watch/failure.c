@@ -151,7 +151,7 @@ static void hold_graphs(struct oh_comm *comm)
     comm->health.held = result == CUDA_SUCCESS; /* else the next call that is refused tries again */
     if (result != CUDA_SUCCESS) {
         OH_WARN("comm %p rank %u of %u: %s while its graphs are stopped: a replay can give a wrong result",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, oh_driver_error_name(result));
+                OH_COMM_VALUES(comm), oh_driver_error_name(result));
     }
 }
 
@@ -188,7 +188,7 @@ static void fail_without_departed(struct oh_comm *comm)
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
         oh_rank_text(comm, rank, text);
         OH_WARN("comm %p rank %u of %u: a call after the departure of %s: calls now return ncclRemoteError",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, text);
+                OH_COMM_VALUES(comm), text);
     }
 }
 

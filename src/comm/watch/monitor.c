@@ -150,9 +150,8 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
     char what[OH_SIGNATURE_TEXT];
     oh_signature_format(__atomic_load_n(&control->signature, __ATOMIC_RELAXED),
                         __atomic_load_n(&control->report_count, __ATOMIC_RELAXED), what);
-    append(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, %s, for ", (void *)comm->id.nccl,
-           comm->id.rank, comm->id.nranks, waited_ns / (1000 * MS),
-           __atomic_load_n(&control->call_number, __ATOMIC_RELAXED), what);
+    append(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, %s, for ", OH_COMM_VALUES(comm),
+           waited_ns / (1000 * MS), __atomic_load_n(&control->call_number, __ATOMIC_RELAXED), what);
     append_missing(comm, line);
     append_differences(comm, line);
 }
@@ -182,8 +181,7 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
 static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
 {
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
-        append(line, "comm %p rank %u of %u: a call waits, after the departure of ", (void *)comm->id.nccl,
-               comm->id.rank, comm->id.nranks);
+        append(line, "comm %p rank %u of %u: a call waits, after the departure of ", OH_COMM_VALUES(comm));
         append_rank(comm, rank, line);
         append(line, "%s",
                atomic_load(&comm->health.destroyed)
@@ -244,8 +242,8 @@ static void check_shared_failure(struct oh_comm *comm, char *line)
 {
     struct oh_failure failure = oh_failure_read(comm);
     if (failure.error != ncclSuccess && oh_comm_fail(comm, failure.error, failure.departed_rank)) {
-        append(line, "comm %p rank %u of %u: rank %u failed the communicator", (void *)comm->id.nccl, comm->id.rank,
-               comm->id.nranks, failure.detected_by);
+        append(line, "comm %p rank %u of %u: rank %u failed the communicator", OH_COMM_VALUES(comm),
+               failure.detected_by);
         if (failure.departed_rank < OH_MAX_RANKS) {
             append(line, ", without ");
             append_rank(comm, failure.departed_rank, line);
@@ -282,7 +280,7 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
         watch->trapped = true;
         oh_kernels_trap(comm);
         append(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
-               (void *)comm->id.nccl, comm->id.rank, comm->id.nranks);
+               OH_COMM_VALUES(comm));
     }
     return TICK_NS;
 }
@@ -415,7 +413,7 @@ void oh_monitor_add(struct oh_comm *comm)
     pthread_mutex_unlock(&worker.mutex);
     if (unseen > 0) {
         OH_WARN("comm %p rank %u of %u: no memory to watch %d processes: their end is not detected",
-                (void *)comm->id.nccl, comm->id.rank, comm->id.nranks, unseen);
+                OH_COMM_VALUES(comm), unseen);
     }
 }
 
