@@ -16,6 +16,7 @@ changes a version writes it anew: scripts/toolkit.py --pin >toolkit.sha256.
 import base64
 import fnmatch
 import functools
+import glob
 import hashlib
 import http.client
 import json
@@ -220,6 +221,15 @@ def fetch_wheel(package, version, patterns, folder, pinned=True):
                 with open(target, "wb") as copy:
                     copy.write(content)
                 os.chmod(target, 0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+
+
+def fetch_nccl(wheel, folder):
+    """The path of libnccl of a wheel, PACKAGE==VERSION, below folder, where it may be already."""
+    target = os.path.join(folder, wheel.replace("==", "-"))
+    if not glob.glob(f"{target}/lib/libnccl.so*"):
+        os.makedirs(target, exist_ok=True)
+        fetch_wheel(*wheel.split("=="), ["lib/*"], target, pinned=False)
+    return glob.glob(f"{target}/lib/libnccl.so*")[0]
 
 
 def fetch_patiently(package, version, patterns, folder):
