@@ -29,6 +29,19 @@ oh_die() {
     exit 1
 }
 
+# oh_fail STATUS WORDS...: one sentence, and the end.
+oh_fail() {
+    local status=$1
+    shift
+    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    exit "$status"
+}
+
+# oh_needs_value OPTION COUNT: refuses an option that is the last of COUNT words.
+oh_needs_value() {
+    [ "$2" -gt 1 ] || oh_fail 2 "$1 needs a value; see --help"
+}
+
 # oh_run LOG COMMAND...: runs a command quietly; shows the end of LOG and stops the script when it fails.
 # A terminal sees the last line of LOG meanwhile.
 oh_run() {
@@ -131,9 +144,8 @@ oh_gencode() {
 oh_refuse_onehop() {
     local name
     for name in LD_PRELOAD LD_AUDIT NCCL_NET_PLUGIN; do
-        [[ ${!name-} = *onehop* ]] || continue
-        printf '%s: %s is %s: nothing here would run with stock NCCL alone; unset it\n' "${0##*/}" "$name" "${!name}" >&2
-        exit 2
+        [[ ${!name-} != *onehop* ]] ||
+            oh_fail 2 "$name is ${!name}: nothing here would run with stock NCCL alone; unset it"
     done
 }
 
@@ -187,8 +199,7 @@ oh_answer_options() {
             esac
             ;;
         esac
-        printf "%s: '%s' is no option, of configure neither; see --help\n" "${script##*/}" "$word" >&2
-        exit 2
+        oh_fail 2 "'$word' is no option, of configure neither; see --help"
     done
 }
 
