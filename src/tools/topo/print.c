@@ -6,6 +6,7 @@
  * Threads: any.
  * Owns: nothing.
  */
+#include <limits.h>
 #include <string.h>
 
 #include "tools/topo/node.h"
@@ -34,11 +35,6 @@ static const char *fact_word(enum oh_fact fact)
     return fact == OH_YES ? "yes" : fact == OH_NO ? "no" : "?";
 }
 
-static const char *plural(int count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static int widest_name(const struct oh_node *node)
 {
     int width = 4;
@@ -51,7 +47,7 @@ static int widest_name(const struct oh_node *node)
 
 static void print_head(const struct oh_node *node, FILE *stream)
 {
-    fprintf(stream, "%s%d GPU%s", oh_node_origin(node), node->visible, plural(node->visible));
+    fprintf(stream, "%s%d GPU%s", oh_node_origin(node), node->visible, node->visible == 1 ? "" : "s");
     if (node->source[0]) {
         fprintf(stream, ", by %s", node->source);
     }
@@ -181,63 +177,55 @@ static bool about_atomics(const struct oh_node *node, int gpu, char *text_p, siz
 
 /* --- matrices */
 
-/* Writes the text of one pair, of CELL characters. */
-typedef void (*cell_function)(const struct oh_node *node, const struct oh_node_pair *pair, char *text_p);
+/* Writes the text of one pair, of CELL characters. best: of all pairs, where something was measured. */
+typedef void (*cell_function)(const struct oh_node_pair *pair, int best, char *text_p);
 
-static void link_cell(const struct oh_node *node, const struct oh_node_pair *pair, char *text_p)
+static void link_cell(const struct oh_node_pair *pair, int best, char *text_p)
 {
-    (void)node;
+    (void)best;
     oh_node_cell(pair, text_p, CELL);
 }
 
 /* Direct access: read, write by NVML; access, atomics by CUDA. */
-static void access_cell(const struct oh_node *node, const struct oh_node_pair *pair, char *text_p)
+static void access_cell(const struct oh_node_pair *pair, int best, char *text_p)
 {
     const enum oh_fact fact[] = {pair->topo.nvml_read, pair->topo.nvml_write, pair->topo.cuda_access,
                                  pair->topo.cuda_atomics};
-    (void)node;
+    (void)best;
     for (int i = 0; i < 4; i++) {
         text_p[i] = fact[i] == OH_YES ? "rwpa"[i] : fact[i] == OH_NO ? '-' : '?';
     }
     text_p[4] = '\0';
 }
 
-static void bandwidth_cell(const struct oh_node *node, const struct oh_node_pair *pair, char *text_p)
+static void bandwidth_cell(const struct oh_node_pair *pair, int best, char *text_p)
 {
-    int best = 0;
-    for (int i = 0; i < node->visible * node->visible; i++) {
-        best = node->pair[i].mb_per_s > best ? node->pair[i].mb_per_s : best;
-    }
     bool slow = 100LL * pair->mb_per_s < (long long)SLOW_PERCENT * best;
     snprintf(text_p, CELL, pair->mb_per_s > 0 ? "%5.1f%s" : "-", pair->mb_per_s / 1000.0, slow ? "!" : "");
 }
 
-static void latency_cell(const struct oh_node *node, const struct oh_node_pair *pair, char *text_p)
+static void latency_cell(const struct oh_node_pair *pair, int best, char *text_p)
 {
-    int best = pair->latency_ns;
-    for (int i = 0; i < node->visible * node->visible; i++) {
-        int ns = node->pair[i].latency_ns;
-        best = ns > 0 && ns < best ? ns : best;
-    }
     bool slow = 100LL * best < (long long)SLOW_PERCENT * pair->latency_ns;
     snprintf(text_p, CELL, pair->latency_ns > 0 ? "%5.2f%s" : "-", pair->latency_ns / 1000.0, slow ? "!" : "");
 }
 
 /* Writes what stands in a row and column; row -1: the head. */
-static void make_text(const struct oh_node *node, cell_function cell, int row, int column, char text_p[CELL])
+static void make_text(const struct oh_node *node, cell_function cell, int best, int row, int column, char text_p[CELL])
 {
     if (row < 0) {
         snprintf(text_p, CELL, "GPU%d", column);
     } else if (row == column) {
         snprintf(text_p, CELL, " X");
     } else {
-        cell(node, oh_node_pair_at(node, row, column), text_p);
+        cell(oh_node_pair_at(node, row, column), best, text_p);
     }
 }
 
-/* Prints BLOCK columns of all rows, then the next; with_places: and where each GPU sits. */
-static void print_matrix(const struct oh_node *node, cell_function cell, int width, bool with_places, FILE *stream)
+/* Prints BLOCK columns of all rows, then the next; with the links: and where each GPU sits. */
+static void print_matrix(const struct oh_node *node, cell_function cell, int width, int best, FILE *stream)
 {
+    const bool with_places = cell == link_cell;
     int cpus = 12;
     char text[CELL];
     for (int i = 0; i < node->visible; i++) {
@@ -252,7 +240,7 @@ static void print_matrix(const struct oh_node *node, cell_function cell, int wid
                 fprintf(stream, "  GPU%-3d", row);
             }
             for (int column = first; column < end; column++) {
-                make_text(node, cell, row, column, text);
+                make_text(node, cell, best, row, column, text);
                 fprintf(stream, "%-*s", column + 1 < end || with_places ? width : 0, text);
             }
             if (with_places) {
@@ -266,7 +254,7 @@ static void print_matrix(const struct oh_node *node, cell_function cell, int wid
 
 static void print_links(const struct oh_node *node, FILE *stream)
 {
-    print_matrix(node, link_cell, 6, true, stream);
+    print_matrix(node, link_cell, 6, 0, stream);
     fprintf(stream,
             "  X the GPU itself; NV# joined by # NVLinks%s; NV by an unknown number; ? unknown\n"
             "  without NVLink the PCIe path: PIX one switch, PXB several switches, PHB the host bridge,\n"
@@ -287,37 +275,34 @@ static void print_access(const struct oh_node *node, FILE *stream)
     if (node->visible < 2) {
         return;
     }
-    access_cell(node, oh_node_pair_at(node, 0, 1), first);
+    access_cell(oh_node_pair_at(node, 0, 1), 0, first);
     for (int i = 0; i < node->visible * node->visible; i++) {
-        access_cell(node, &node->pair[i], text);
+        access_cell(&node->pair[i], 0, text);
         alike = alike && (i / node->visible == i % node->visible || strcmp(first, text) == 0);
     }
     if (alike) {
         fprintf(stream, "direct access (P2P) between all: %s\n", first);
     } else {
         fprintf(stream, "direct access (P2P) from row to column\n");
-        print_matrix(node, access_cell, 6, false, stream);
+        print_matrix(node, access_cell, 6, 0, stream);
     }
     fprintf(stream, "  r read, w write (NVML); p peer access, a native atomics (CUDA); - denied; ? unknown\n\n");
 }
 
-static bool any_measured(const struct oh_node *node)
-{
-    bool any = false;
-    for (int i = 0; i < node->visible * node->visible; i++) {
-        any = any || node->pair[i].mb_per_s > 0 || node->pair[i].latency_ns > 0;
-    }
-    return any;
-}
-
 static void print_measured(const struct oh_node *node, FILE *stream)
 {
-    if (any_measured(node)) {
+    int most = 0, least = INT_MAX;
+    for (int i = 0; i < node->visible * node->visible; i++) {
+        const int mb_per_s = node->pair[i].mb_per_s, ns = node->pair[i].latency_ns;
+        most = mb_per_s > most ? mb_per_s : most;
+        least = ns > 0 && ns < least ? ns : least;
+    }
+    if (most > 0 || least < INT_MAX) {
         fprintf(stream, "bandwidth, GB/s: copies from row to column, one pair at a time\n");
-        print_matrix(node, bandwidth_cell, 9, false, stream);
+        print_matrix(node, bandwidth_cell, 9, most, stream);
         fprintf(stream,
                 "\nlatency, us: one exchange of 8 bytes between two GPUs by onehop's kernel, in a CUDA graph\n");
-        print_matrix(node, latency_cell, 9, false, stream);
+        print_matrix(node, latency_cell, 9, least, stream);
         fprintf(stream, "  ! worse than %d %% of the best pair%s\n\n", SLOW_PERCENT,
                 oh_node_is_simulated(node) ? "; SIMULATED: these numbers are not those of a GPU" : "");
     }
