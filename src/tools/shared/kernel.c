@@ -9,6 +9,8 @@
 
 #include <pthread.h>
 
+#include "util/scope.h"
+
 #define PROGRAMMATIC_CODE 90 /* as in src/gpu/kernels.c */
 
 extern const unsigned char oh_image_floor[];
@@ -18,24 +20,19 @@ static CUlibrary image; /* NULL: not loaded yet */
 
 CUresult oh_tool_kernel_load(CUdevice device, const char *name, struct oh_tool_kernel *kernel_p)
 {
-    CUresult result = CUDA_SUCCESS;
-    CUkernel kernel = NULL;
-    CUfunction function = NULL;
-    int major = 0, code = 0;
-    pthread_mutex_lock(&mutex);
+    CUkernel kernel;
+    CUfunction function;
+    int major, code;
+    OH_LOCK(&mutex);
     if (!image) {
-        result = oh_driver.library_load_data(&image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0);
+        OH_CU_TRY(library_load_data(&image, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
     }
-    pthread_mutex_unlock(&mutex);
-    result = result ? result : oh_driver.library_get_kernel(&kernel, image, name);
-    result = result ? result : oh_driver.kernel_get_function(&function, kernel);
-    result = result ? result : oh_driver.func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function);
-    result =
-        result ? result : oh_driver.device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
-    if (result == CUDA_SUCCESS) {
-        *kernel_p = (struct oh_tool_kernel){function, major >= 9 && code >= PROGRAMMATIC_CODE};
-    }
-    return result;
+    OH_CU_TRY(library_get_kernel(&kernel, image, name));
+    OH_CU_TRY(kernel_get_function(&function, kernel));
+    OH_CU_TRY(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
+    OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+    *kernel_p = (struct oh_tool_kernel){function, major >= 9 && code >= PROGRAMMATIC_CODE};
+    return CUDA_SUCCESS;
 }
 
 CUresult oh_tool_kernel_launch(const struct oh_tool_kernel *kernel, unsigned blocks, unsigned threads, CUstream stream,

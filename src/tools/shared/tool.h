@@ -121,8 +121,9 @@ int oh_tool_nccl_version(char path_p[PATH_MAX]);
 /* Replaces this process by the program. Returns only on failure, with the exit status, and has said why. */
 int oh_tool_exec(char **argv);
 
-/* Why oh_driver_open has failed. A driver that is there and has no GPU to show is not called unusable. */
-void oh_tool_driver_error(char *text_p, size_t size);
+/* Opens the driver. Returns the number of GPUs that CUDA sees; 0: none, with the reason. A driver that is there and has
+ * no GPU to show is not called unusable. */
+int oh_tool_count_gpus(char *reason_p, size_t size);
 
 /* The verdict of `onehop topo` on the GPUs of this machine, and its reason. Returns their number. */
 int oh_tool_assess_gpus(bool *served_p, char *text_p, size_t size);

@@ -172,22 +172,24 @@ void oh_workers_run(const struct oh_workers *workers)
 
 /* --- the machine ------------------------------------------------------------------------------------------------ */
 
-void oh_tool_driver_error(char *text_p, size_t size)
+int oh_tool_count_gpus(char *reason_p, size_t size)
 {
-    if (strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
-        snprintf(text_p, size, "CUDA sees no GPU here");
-    } else {
-        snprintf(text_p, size, "no usable CUDA driver: %s", oh_driver_error());
+    int count;
+    if (oh_driver_open() != ncclSuccess && !strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
+        snprintf(reason_p, size, "no usable CUDA driver: %s", oh_driver_error());
+        return 0;
     }
+    if (oh_driver_error()[0] || oh_driver.device_get_count(&count) != CUDA_SUCCESS || count < 1) {
+        snprintf(reason_p, size, "CUDA sees no GPU here");
+        return 0;
+    }
+    return count;
 }
 
 bool oh_tool_lacks_kernels(char *text_p, size_t size)
 {
-    int count = 0;
+    const int count = oh_tool_count_gpus(text_p, size);
     bool lacks = false;
-    if (oh_driver_open() != ncclSuccess || oh_driver.device_get_count(&count) != CUDA_SUCCESS) {
-        return false;
-    }
     for (int i = 0; i < count && !lacks; i++) {
         struct oh_topo_gpu gpu;
         oh_topo_gpu_gather(i, &gpu);
@@ -207,10 +209,8 @@ static int ask_machine(void *user, int member)
 {
     struct oh_workers_machine *machine = user;
     (void)member;
-    if (oh_driver_open() != ncclSuccess) {
-        oh_tool_driver_error(machine->shared.failure, sizeof machine->shared.failure);
-    } else if (oh_driver.device_get_count(&machine->gpus) != CUDA_SUCCESS || machine->gpus < 1 ||
-               oh_driver.device_get_name(machine->gpu, sizeof machine->gpu, 0) != CUDA_SUCCESS) {
+    machine->gpus = oh_tool_count_gpus(machine->shared.failure, sizeof machine->shared.failure);
+    if (machine->gpus > 0 && oh_driver.device_get_name(machine->gpu, sizeof machine->gpu, 0) != CUDA_SUCCESS) {
         snprintf(machine->shared.failure, sizeof machine->shared.failure, "CUDA sees no GPU here");
         machine->gpus = 0;
     }

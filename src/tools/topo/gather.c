@@ -188,13 +188,8 @@ static void gather_versions(struct oh_node *node)
 void oh_node_gather(struct oh_node *node_p)
 {
     struct oh_node node = {0};
-    char why[160] = "CUDA sees no GPU here";
-    int count = 0;
-    if (oh_driver_open() != ncclSuccess) {
-        oh_tool_driver_error(why, sizeof why);
-    } else if (oh_driver.device_get_count(&count) != CUDA_SUCCESS || count < 0) {
-        count = 0;
-    }
+    char why[160];
+    const int count = oh_tool_count_gpus(why, sizeof why);
     node.visible = count < OH_NODE_GPUS ? count : OH_NODE_GPUS;
     node.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *node.gpu);
     oh_node_make_pairs(&node);
