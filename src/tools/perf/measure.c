@@ -12,6 +12,7 @@
 
 #include "plan/plan.h"
 #include "tools/perf/thread.h"
+#include "tools/shared/tool.h"
 
 /* --- running ---------------------------------------------------------------------------------------------------- */
 
@@ -298,16 +299,14 @@ void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *m
 static void name_servers(struct oh_perf_thread *thread, const onehop_comm_info_t *before, char *text_p, size_t size)
 {
     onehop_comm_info_t now = *before;
-    size_t length = 0;
     thread->onehop_info(thread->comm, &now, sizeof now);
     for (int i = 0; i < ONEHOP_ALGORITHM_COUNT; i++) {
-        if (now.calls_by_algorithm[i] != before->calls_by_algorithm[i] && length < size) {
-            length +=
-                (size_t)snprintf(text_p + length, size - length, "%s%s", length ? "+" : "", thread->algorithm_name(i));
+        if (now.calls_by_algorithm[i] != before->calls_by_algorithm[i]) {
+            oh_tool_append(text_p, size, "%s%s", text_p[0] ? "+" : "", thread->algorithm_name(i));
         }
     }
-    if ((length == 0 || now.fallback_calls != before->fallback_calls) && length < size) {
-        snprintf(text_p + length, size - length, "%snccl", length ? "+" : "");
+    if (!text_p[0] || now.fallback_calls != before->fallback_calls) {
+        oh_tool_append(text_p, size, "%snccl", text_p[0] ? "+" : "");
     }
 }
 

@@ -9,7 +9,6 @@
  */
 #include "tools/perf/perf.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -63,26 +62,17 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
 /* --- the description of the run --------------------------------------------------------------------------------- */
 
 /* Appends to a text of the run. */
-__attribute__((format(printf, 3, 4))) static void describe(struct oh_perf_run *run, enum oh_perf_text which,
-                                                           const char *format, ...)
-{
-    char *text = run->text[which];
-    const size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text + used, sizeof run->text[which] - used, format, args);
-    va_end(args);
-}
+#define DESCRIBE(run_, which_, ...) oh_tool_append((run_)->text[which_], sizeof *(run_)->text, __VA_ARGS__)
 
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {
-    describe(run, OH_PERF_PATTERN, "%s", oh_perf_pattern_names[options->pattern]);
-    describe(run, OH_PERF_COLLECTIVE, "%s", oh_collective_names[options->collective]);
-    describe(run, OH_PERF_SETTINGS, "ranks %d, %s, bytes %zu to %zu, ", options->ranks,
+    DESCRIBE(run, OH_PERF_PATTERN, "%s", oh_perf_pattern_names[options->pattern]);
+    DESCRIBE(run, OH_PERF_COLLECTIVE, "%s", oh_collective_names[options->collective]);
+    DESCRIBE(run, OH_PERF_SETTINGS, "ranks %d, %s, bytes %zu to %zu, ", options->ranks,
              options->threads ? "a thread each" : "a process each", options->min_bytes, options->max_bytes);
-    describe(run, OH_PERF_SETTINGS, options->step_bytes ? "step %zu(bytes)" : "step %zu(factor)",
+    DESCRIBE(run, OH_PERF_SETTINGS, options->step_bytes ? "step %zu(bytes)" : "step %zu(factor)",
              options->step_bytes ? options->step_bytes : options->step_factor);
-    describe(run, OH_PERF_SETTINGS, ", iters %d, agg iters %d, warmup iters %d, rounds %d%s", options->iters,
+    DESCRIBE(run, OH_PERF_SETTINGS, ", iters %d, agg iters %d, warmup iters %d, rounds %d%s", options->iters,
              options->aggregate, options->warmup, options->rounds, options->nccl_memory ? ", ncclMemAlloc" : "");
 }
 
@@ -97,11 +87,11 @@ static void describe_machine(const struct oh_perf_shared *shared, struct oh_perf
     }
     run->simulated = oh_tool_is_simulated(shared->rank[0].name);
     run->times = !run->simulated || shared->options->simulated_times;
-    describe(run, OH_PERF_MACHINE, "%d x %s%s", run->ranks, shared->rank[0].name, alike ? "" : " and others");
-    describe(run, OH_PERF_SOFTWARE, "onehop %d.%d.%d, NCCL %d.%d.%d%s", onehop / 10000, onehop / 100 % 100,
+    DESCRIBE(run, OH_PERF_MACHINE, "%d x %s%s", run->ranks, shared->rank[0].name, alike ? "" : " and others");
+    DESCRIBE(run, OH_PERF_SOFTWARE, "onehop %d.%d.%d, NCCL %d.%d.%d%s", onehop / 10000, onehop / 100 % 100,
              onehop % 100, nccl / 10000, nccl / 100 % 100, nccl % 100,
              nvls && strcmp(nvls, "0") == 0 ? ", NVLS off" : "");
-    describe(run, OH_PERF_VERDICT, "%s%s",
+    DESCRIBE(run, OH_PERF_VERDICT, "%s%s",
              shared->info.served ? "onehop serves this communicator" : "onehop hands this communicator back to NCCL: ",
              shared->info.served ? "" : shared->info.reason);
 }
@@ -111,7 +101,7 @@ static void describe_floors(const struct oh_perf_shared *shared, struct oh_perf_
     for (int mode = 0; mode < OH_PERF_MODES && shared->options->floor; mode++) {
         const struct oh_perf_floor *floor = &shared->floor[mode];
         if (shared->options->mode[mode]) {
-            describe(run, OH_PERF_FLOORS,
+            DESCRIBE(run, OH_PERF_FLOORS,
                      "%s%s: empty kernel %.2f us, flag exchange %.2f us, all ranks writing %.0f GB/s each",
                      run->text[OH_PERF_FLOORS][0] ? "; " : "", oh_perf_mode_names[mode], floor->empty_us,
                      floor->exchange_us, floor->gb_per_s);

@@ -48,6 +48,9 @@ extern int oh_tool_failure; /* the exit status where the subcommand fails */
 /* Replaces all but printable ASCII, which a terminal and JSON take, by '?'. */
 void oh_tool_make_printable(char *text);
 
+/* Appends to a text, as far as there is room. */
+void oh_tool_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
 /* Writes text as it stands within the quotes of JSON, of dot or of OpenMetrics. */
 void oh_tool_put_escaped(const char *text, FILE *stream);
 

@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "kernels/abi.h"
+#include "tools/shared/tool.h"
 #include "tools/topo/node.h"
 #include "topo/nvml.h"
 #include "util/env.h"
@@ -88,7 +89,6 @@ static void select_group(const struct oh_node *node, struct oh_verdict *verdict)
 {
     const bool set = node->variable[OH_NODE_VISIBLE_DEVICES].set;
     char value[OH_NODE_VALUE], ordinal[16], *rest = value;
-    size_t used = 0;
     memcpy(value, node->variable[OH_NODE_VISIBLE_DEVICES].value, sizeof value);
     for (int gpu = 0, member = 0; member < verdict->group_size; gpu++) {
         snprintf(ordinal, sizeof ordinal, "%d", gpu);
@@ -98,8 +98,7 @@ static void select_group(const struct oh_node *node, struct oh_verdict *verdict)
             return;
         }
         if (gpu == verdict->group[member]) {
-            used += (size_t)snprintf(verdict->select + used, sizeof verdict->select - used, "%s%s", member ? "," : "",
-                                     word);
+            oh_tool_append(verdict->select, sizeof verdict->select, "%s%s", member ? "," : "", word);
             member++;
         }
     }

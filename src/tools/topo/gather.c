@@ -162,13 +162,13 @@ static void gather_pairs(struct oh_node *node)
 /* Why there is nothing to judge, and what CUDA_VISIBLE_DEVICES has to do with it. */
 static void explain_none(struct oh_node *node, const char *why)
 {
-    const size_t length = (size_t)snprintf(node->problem, sizeof node->problem, "%s", why);
+    snprintf(node->problem, sizeof node->problem, "%s", why);
     if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
-        snprintf(node->problem + length, sizeof node->problem - length,
-                 "; NVML sees %d GPU%s that CUDA_VISIBLE_DEVICES=%.60s hides", node->hidden,
-                 node->hidden == 1 ? "" : "s", node->variable[OH_NODE_VISIBLE_DEVICES].value);
+        oh_tool_append(node->problem, sizeof node->problem,
+                       "; NVML sees %d GPU%s that CUDA_VISIBLE_DEVICES=%.60s hides", node->hidden,
+                       node->hidden == 1 ? "" : "s", node->variable[OH_NODE_VISIBLE_DEVICES].value);
     } else if (node->hidden > 0) {
-        snprintf(node->problem + length, sizeof node->problem - length, ", though NVML sees %d", node->hidden);
+        oh_tool_append(node->problem, sizeof node->problem, ", though NVML sees %d", node->hidden);
     }
 }
 

@@ -77,10 +77,9 @@ static void describe_times(const struct oh_tune_point *point, char comment_p[OH_
     const int best = oh_tune_choose(point, &row);
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         const struct oh_tune_weight weight = oh_tune_weigh(point, best, mode);
-        const size_t used = strlen(comment_p);
         if (weight.us > 0) {
-            snprintf(comment_p + used, OH_TUNING_COMMENT - used, "%s%s %.2f us, stock %.2f", used ? "; " : "",
-                     oh_perf_mode_names[mode], weight.us, weight.stock_us);
+            oh_tool_append(comment_p, OH_TUNING_COMMENT, "%s%s %.2f us, stock %.2f", comment_p[0] ? "; " : "",
+                           oh_perf_mode_names[mode], weight.us, weight.stock_us);
         }
     }
 }
