@@ -183,24 +183,15 @@ static uint64_t tolerance(const struct oh_perf_type *type, enum oh_perf_op op, i
     return exact ? 0 : 2 * (uint64_t)(ranks + 1);
 }
 
-static uint64_t compare(const struct oh_perf_type *type, enum oh_perf_op op, int ranks, const char *got,
-                        const char *expected, size_t count)
-{
-    const uint64_t off = tolerance(type, op, ranks);
-    uint64_t wrong = 0;
-    for (size_t i = 0; i < count; i++) {
-        wrong += bits_of(type, got, i) - bits_of(type, expected, i) + off > 2 * off; /* modulo 2^64 */
-    }
-    return wrong;
-}
-
 uint64_t oh_perf_wrong(const struct oh_perf_type *type, enum oh_perf_op op, int ranks, const void *got,
                        const void *expected, size_t count)
 {
     const unsigned char *behind = (const unsigned char *)got + count * type->size;
+    const uint64_t off = tolerance(type, op, ranks);
+    const bool same = memcmp(got, expected, count * type->size) == 0;
     uint64_t wrong = 0;
-    if (memcmp(got, expected, count * type->size) != 0) {
-        wrong = compare(type, op, ranks, got, expected, count);
+    for (size_t i = 0; i < count && !same; i++) {
+        wrong += bits_of(type, got, i) - bits_of(type, expected, i) + off > 2 * off; /* modulo 2^64 */
     }
     for (size_t i = 0; i < OH_PERF_GUARD; i++) {
         wrong += behind[i] != OH_PERF_POISON;

@@ -93,16 +93,6 @@ static CUdeviceptr open_peer(struct oh_perf_thread *thread, const struct oh_perf
     return base;
 }
 
-static void open_peers(struct oh_perf_thread *thread, struct floor *floor)
-{
-    const int ranks = thread->options->ranks;
-    floor->args.staging[0] = (char *)(uintptr_t)floor->memory;
-    for (int j = 1; j < ranks; j++) {
-        const struct oh_perf_floor_memory *window = &thread->shared->window[(thread->rank + j) % ranks];
-        floor->args.staging[j] = (char *)(uintptr_t)open_peer(thread, window);
-    }
-}
-
 /*
  * The result of a kind in a mode: median over the rounds of the slowest rank. A block has as many calls as in the rows,
  * so that its share of a graph's launch is the same. An empty kernel and a flag exchange are measured in the pattern of
@@ -131,6 +121,7 @@ static double measure(struct oh_perf_thread *thread, const struct floor *floor, 
 
 void oh_perf_measure_floor(struct oh_perf_thread *thread)
 {
+    const int ranks = thread->options->ranks;
     struct floor floor;
     uint32_t gave_up;
     for (int kind = 0; kind < KINDS; kind++) {
@@ -138,7 +129,11 @@ void oh_perf_measure_floor(struct oh_perf_thread *thread)
     }
     offer_memory(thread, &floor);
     oh_perf_barrier(thread);
-    open_peers(thread, &floor);
+    floor.args.staging[0] = (char *)(uintptr_t)floor.memory;
+    for (int j = 1; j < ranks; j++) {
+        const struct oh_perf_floor_memory *window = &thread->shared->window[(thread->rank + j) % ranks];
+        floor.args.staging[j] = (char *)(uintptr_t)open_peer(thread, window);
+    }
     oh_perf_barrier(thread);
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         double us[KINDS];
@@ -146,7 +141,7 @@ void oh_perf_measure_floor(struct oh_perf_thread *thread)
             us[kind] = measure(thread, &floor, mode, kind);
         }
         if (thread->options->mode[mode] && thread->rank == 0) {
-            double written = (double)floor.args.count * (thread->options->ranks - 1);
+            double written = (double)floor.args.count * (ranks - 1);
             thread->shared->floor[mode] = (struct oh_perf_floor){us[EMPTY], us[EXCHANGE], written / us[WRITE] / 1000};
         }
     }

@@ -60,10 +60,7 @@ static void insert(const char *name, const char *front, const char *value, const
 static bool is_runtime(const char *path, size_t length)
 {
     static const char *const parts[] = {"libasan.", "libtsan.", "liblsan.", "libubsan.", "libhwasan.", "libclang_rt."};
-    const char *name = path + length;
-    while (name > path && name[-1] != '/') {
-        name--;
-    }
+    const char *slash = memrchr(path, '/', length), *name = slash ? slash + 1 : path;
     bool found = false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         found = found || strncmp(name, parts[i], strlen(parts[i])) == 0;

@@ -17,8 +17,6 @@
 #include "plan/plan.h"
 #include "tools/shared/tool.h"
 
-#define PLURAL(number_) ((number_) == 1 ? "" : "s")
-
 void oh_stats_summary_open(struct oh_stats_summary *summary_p)
 {
     const char *folder = getenv("TMPDIR");
@@ -141,7 +139,7 @@ void oh_stats_summary_print(const struct oh_stats_summary *summary, FILE *stream
     }
     fprintf(stream,
             "%s%" PRIu64 " of %" PRIu64 " collective call%s served, %" PRIu64 " bytes, in %" PRIu64 " process%s\n",
-            prefix, served, calls, PLURAL(calls), summary->total.bytes, summary->processes,
+            prefix, served, calls, calls == 1 ? "" : "s", summary->total.bytes, summary->processes,
             summary->processes == 1 ? "" : "es");
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
         if (summary->total.collectives[c] > 0) {
