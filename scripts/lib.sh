@@ -359,12 +359,6 @@ oh_make() {
     (cd "$dir" && oh_run "$dir/make.log" make -j"$(nproc)" "$@") # by `make -C` libtool would see through oh_top's link
 }
 
-# oh_build DIR CONFIGURE-ARGUMENT...: configures and builds in DIR.
-oh_build() {
-    oh_configure "$@"
-    oh_make "$1"
-}
-
 # oh_dist BUILD CONFIGURE-ARGUMENT...: puts the tarball of this tree into BUILD/source, which it empties.
 oh_dist() {
     local source=$1/source log=$1
