@@ -39,18 +39,11 @@ struct floor {
     struct oh_kernel_args args; /* count: bytes that a rank writes to each peer */
 };
 
-/* What a workload runs. */
-struct launch {
-    const struct floor *floor;
-    enum kind kind;
-};
-
 static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
 {
     (void)i;
-    const struct launch *launch = workload->floor;
-    const struct floor *floor = launch->floor;
-    const enum kind kind = launch->kind;
+    const struct floor *floor = workload->floor;
+    const int kind = workload->kind;
     oh_perf_check(thread, "launch",
                   oh_tool_kernel_launch(&floor->kernel[kind], kernels[kind].blocks, kernels[kind].threads,
                                         thread->stream, &floor->args));
@@ -101,14 +94,14 @@ static CUdeviceptr open_peer(struct oh_perf_thread *thread, const struct oh_perf
 static double measure(struct oh_perf_thread *thread, const struct floor *floor, enum oh_perf_mode mode, enum kind kind)
 {
     const int iters = thread->options->iters;
-    const struct launch launch = {floor, kind};
     struct oh_perf_workload workload[OH_PERF_TIMES] = {{
         .issue = issue,
         .iterations = kind == WRITE && iters > WRITE_ITERS ? WRITE_ITERS : iters,
         .aggregate = 1,
         .program = kind != WRITE && thread->program.function,
         .bytes = thread->options->min_bytes,
-        .floor = &launch,
+        .floor = floor,
+        .kind = kind,
     }};
     double median = 0, p99;
     oh_perf_time(thread, mode, workload);

@@ -101,6 +101,7 @@ struct oh_perf_workload {
     bool moves; /* through the buffers, from call to call */
     /* of a kernel of perf/floor.c */
     const void *floor;
+    int kind;
     CUgraphExec graph; /* NULL in eager mode */
 };
 
