@@ -56,8 +56,8 @@ void oh_doctor_machine(struct oh_doctor_report *report);
 /* Whether onehop serves the calls of a process. Ends the command if it cannot be read. */
 void oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
 
-/* Adds a note if a library of the process serves all-reduces before NCCL does: the option. Returns whether one does. */
-bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
+/* Adds a note if a library of the process serves all-reduces before NCCL does: the option. */
+void oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
 
 /* Returns true, with one clause in reason_p, if the environment of this process keeps calls from onehop. */
 bool oh_doctor_environment_forbids(char *reason_p, size_t size);

@@ -106,16 +106,14 @@ static bool read_maps(pid_t pid, struct oh_doctor_report *report, struct mapped 
     return true;
 }
 
-bool oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
+void oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
 {
     struct mapped mapped;
-    if (!read_maps(pid, NULL, &mapped) || !mapped.own_allreduce) {
-        return false;
+    if (read_maps(pid, NULL, &mapped) && mapped.own_allreduce) {
+        oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
+                      "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md",
+                      mapped.own_allreduce->program, (int)pid, mapped.own_allreduce->option);
     }
-    oh_doctor_add(report, "own_allreduce", OH_ANSWER_NOTE,
-                  "%s in process %d has its own all-reduce: see `%s` and doc/integrations.md",
-                  mapped.own_allreduce->program, (int)pid, mapped.own_allreduce->option);
-    return true;
 }
 
 /* Adopts the settings of the process, so that the questions about the environment are asked of them. */

@@ -123,7 +123,7 @@ void oh_node_assess(const struct oh_node *node, struct oh_verdict *verdict_p);
 /* Returns true if the plugin serves the two GPUs, in both directions. Pure. */
 bool oh_node_serves_pair(const struct oh_node *node, int a, int b);
 
-/* Writes the page, the recording (false: the stream has failed), and the graph for Graphviz. */
+/* Write the page, the recording, and the graph for Graphviz. */
 void oh_node_print(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_json(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
 void oh_node_dot(const struct oh_node *node, const struct oh_verdict *verdict, FILE *stream);
