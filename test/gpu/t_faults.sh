@@ -124,8 +124,8 @@ step_faults() {
 # A rank that never comes; the others abort.
 step_abort() {
     have_torch abort || return
-    step abort 90 env LD_PRELOAD="$library" ONEHOP_DEBUG=INFO ONEHOP_STATS=1 \
-        bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_abort.py"
+    step abort 120 env LD_PRELOAD="$library" ONEHOP_DEBUG=INFO ONEHOP_STATS=1 \
+        python3 "$top/test/gpu/torch_killed.py" absent "$gpus"
     served abort
 }
 
