@@ -2,7 +2,9 @@
 /*
  * main.c - onehop-programs: runs the programs of some seeds
  *
- * Does: Runs each seed's program, says how it ended, and shrinks and prints one that failed.
+ * Does: Runs each seed's program, says how it ended, and shrinks and prints one that failed: drops runs of items, half
+ *    of them at first and one at a time at last, while the program still fails in one of some runs. (Zeller and
+ *    Hildebrandt, Simplifying and Isolating Failure-Inducing Input, TSE 2002.)
  * Threads: one; the processes of a job are this program again.
  * Owns: nothing.
  */
@@ -14,6 +16,8 @@
 
 #define MOST_SHRUNK 2 /* programs of a run */
 #define SHOWS 5       /* runs of a shrunk program, for one that fails */
+#define TRIES 3       /* runs, before a program counts as right */
+#define LIMIT_SECONDS 4
 
 static const char usage[] = "usage: onehop-programs [OPTIONS]\n"
                             "\n"
@@ -62,6 +66,63 @@ static bool run(const struct pg_mask *active, bool prints_log, double *seconds_p
     return good;
 }
 
+/* --- shrinking ---------------------------------------------------------------------------------------------------- */
+
+/* A failure may depend on timing. */
+static bool fails(const struct pg_mask *active, double end)
+{
+    bool good = true;
+    for (int i = 0; i < TRIES && good && cf_now() < end; i++) {
+        double seconds;
+        good = run(active, false, &seconds);
+    }
+    return !good;
+}
+
+static int count(const struct pg_mask *mask)
+{
+    int on = 0;
+    for (int i = 0; i < PG_MAX_ITEMS; i++) {
+        on += mask->on[i];
+    }
+    return on;
+}
+
+/* Without `length` of its items, from the first-th on. */
+static struct pg_mask without(struct pg_mask mask, int first, int length)
+{
+    for (int i = 0, at = 0; i < program.items; i++) {
+        if (mask.on[i]) {
+            mask.on[i] = at < first || at >= first + length;
+            at++;
+        }
+    }
+    return pg_close(&program, &mask);
+}
+
+/* The fewest items found with which the program, whose run took so many seconds, still fails. */
+static struct pg_mask shrink(struct pg_mask failing, double took)
+{
+    const double end = cf_now() + shrink_seconds;
+    const int limit = options.seconds;
+    options.seconds = took < limit ? (int)took + LIMIT_SECONDS : limit;
+    options.seconds = options.seconds > 2 * LIMIT_SECONDS ? 2 * LIMIT_SECONDS : options.seconds;
+    for (int length = count(&failing) / 2; length > 0; length = length > 1 ? length / 2 : 0) {
+        for (int first = 0; first < count(&failing) && cf_now() < end;) {
+            struct pg_mask less = without(failing, first, length);
+            if (count(&less) < count(&failing) && fails(&less, end)) {
+                failing = less;
+            } else {
+                first += length;
+            }
+        }
+    }
+    options.seconds = limit;
+    return failing;
+}
+
+/* --- seeds -------------------------------------------------------------------------------------------------------- */
+
 static void print_again(const struct pg_mask *active)
 {
     pg_print(&program, active, stdout);
@@ -81,7 +142,7 @@ static void print_failure(const struct pg_mask *active, double took)
     struct pg_mask least = *active;
     double seconds;
     if (shrink_seconds > 0 && shrunk++ < MOST_SHRUNK) {
-        least = pg_shrink(&options, &program, *active, took, shrink_seconds);
+        least = shrink(*active, took);
         for (int i = 0; i < SHOWS && run(&least, true, &seconds); i++) {
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * program.h - a random NCCL program: its items, and the parts that make, print, run and shrink it
+ * program.h - a random NCCL program: its items, and the parts that make, print and run it
  *
  * Does: A seed gives a list of items, the same in every process. Each rank carries out its part of each item in order,
  *    so that any subset of the items whose dependencies are in it is a valid program, too.
@@ -182,11 +182,5 @@ struct pg_options {
 /* Runs the items as a job, its output in `log`. Returns whether it ended as it should; *seconds_p: how long it took. */
 bool pg_run(const struct pg_options *options, const struct pg_program *program, const struct pg_mask *active, FILE *log,
             double *seconds_p);
-
-/* --- shrink.c ----------------------------------------------------------------------------------------------------- */
-
-/* The fewest items found, within so many seconds, with which the program still fails. */
-struct pg_mask pg_shrink(const struct pg_options *options, const struct pg_program *program, struct pg_mask failing,
-                         double took, int seconds);
 
 #endif
