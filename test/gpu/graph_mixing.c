@@ -2,9 +2,6 @@
 /*
  * graph_mixing.c - graphs and eager calls of one communicator on streams that nothing orders
  *
- *   graph_mixing [--ranks N] [--threads] [--rounds N] [--delay US] [--seed N] [--floats N] [--timeout S] [--structure]
- *                [SCENARIO...]
- *
  * NCCL puts all launches of a communicator, replays of graphs among them, into the order in which the host makes them.
  * This program relies on that: it launches in an order that is random but the same on all ranks, with random pauses
  * that differ from rank to rank, and compares every result. It knows nothing of onehop, but for --structure, opens
@@ -63,11 +60,6 @@ CUgraphExec instantiate(const struct rank *rank, CUgraph graph)
     return exec;
 }
 
-void make_comm(struct rank *rank)
-{
-    cf_set_create(rank->worker, CF_INIT_RANK, &rank->set);
-}
-
 /* The last with --structure only, unless asked for. */
 static bool is_wanted(const char *name)
 {
@@ -85,7 +77,7 @@ static void run_rank(struct cf_worker *worker)
     rank.own = cf_own_source(worker, 0);
     cf_use(worker, 0);
     open_lanes(&rank);
-    make_comm(&rank);
+    cf_set_create(worker, CF_INIT_RANK, &rank.set);
     for (const struct scenario *scenario = scenarios; scenario->name != NULL; scenario++) {
         if (is_wanted(scenario->name)) {
             scenario->run(&rank);

@@ -60,9 +60,6 @@ CUgraph end_capture(const struct rank *rank, int stream);
  * graph. */
 CUgraphExec instantiate(const struct rank *rank, CUgraph graph);
 
-/* A new communicator in place of rank->set. */
-void make_comm(struct rank *rank);
-
 /* --- graph_structure.c -------------------------------------------------------------------------------------------- */
 
 /* A kernel triggers the next kernel of its communicator, and nothing else can be launched by that; `expected` early. */

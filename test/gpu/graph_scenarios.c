@@ -289,9 +289,7 @@ static void early(struct rank *rank)
     const size_t large = 1 << 19, bytes = large * sizeof(float);
     CUdeviceptr in, out;
     struct cf_set set = rank->set, other;
-    make_comm(rank);
-    other = rank->set;
-    rank->set = set;
+    cf_set_create(worker, CF_INIT_RANK, &other);
     CF_CU(worker, MemAlloc(&in, bytes));
     CF_CU(worker, MemAlloc(&out, bytes));
     begin_capture(rank, main, usual_mode());
@@ -338,7 +336,7 @@ static void destroy(struct rank *rank)
 {
     for (int i = 0; i < 6; i++) {
         cf_set_destroy(rank->worker, &rank->set);
-        make_comm(rank);
+        cf_set_create(rank->worker, CF_INIT_RANK, &rank->set);
         capture_both(rank, usual_mode());
         run_round(rank, &rank->lane[0]);
         run_round(rank, &rank->lane[1]);
@@ -405,7 +403,7 @@ static void outlive(struct rank *rank)
             flush_all(rank);
         }
         cf_set_destroy(rank->worker, &rank->set);
-        make_comm(rank);
+        cf_set_create(rank->worker, CF_INIT_RANK, &rank->set);
         destroy_both(rank);
         flush_all(rank);
     }

@@ -2,10 +2,6 @@
 /*
  * stress_comms.c - communicators made, used and ended many times, or many at once, leave nothing behind
  *
- *   stress_comms [--ranks N] [--rounds N] [--warm N] [--seconds N] [--live N] [--seed N]
- *                [--served] [--by-rank] [--times]
- *                [--host-kib N] [--gpu-kib N] [--live-gpu-kib N] [--handles N]
- *
  * One process for each rank and GPU. Each round makes a communicator in another way (by id, non-blocking, from several
  * ids, by split, by shrink), makes some allreduce calls and checks them, and ends it, in an order of its own on each
  * rank. What the process holds is measured when the first rounds are over and at the end: host memory, GPU memory,

@@ -65,6 +65,7 @@ step_symm() {
 
 # Torch.profiler and HTA's pattern see onehop's kernels as communication.
 step_profiler() {
+    have_torch profiler || return
     step profiler 120 env LD_PRELOAD="$library" bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_profile.py"
 }
 
