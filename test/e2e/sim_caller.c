@@ -98,3 +98,17 @@ EXPORT int caller_run(int rank, int nranks, const char *id_file, int calls)
 {
     return caller_begin(rank, nranks, id_file) || caller_call(calls) || caller_end();
 }
+
+static void (*action)(void);
+
+EXPORT void caller_keep(void (*function)(void))
+{
+    action = function;
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    if (action) {
+        action();
+    }
+}

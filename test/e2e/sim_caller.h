@@ -21,4 +21,7 @@ int caller_end(void);
 /* All three. */
 int caller_run(int rank, int nranks, const char *id_file, int calls);
 
+/* Has the library's destructor, which runs behind onehop's at exit(), call the function. */
+void caller_keep(void (*function)(void));
+
 #endif
