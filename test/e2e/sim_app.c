@@ -63,6 +63,19 @@ static const char usage[] =
     "  --linger                    ends when the communicators' memory is back, or after 10 seconds\n"
     "  --scenario NAME --rounds N --victim R --log FILE   see sim_scenario.c\n";
 
+/* An option whose argument is a list: where it counts its parts, and what adds one. */
+struct list {
+    int *count;
+    bool (*add)(void *unused, const char *part);
+};
+
+static bool take_list(void *list, const char *text)
+{
+    const struct list *taken = list;
+    *taken->count = 0;
+    return cf_for_each(text, taken->add, NULL);
+}
+
 static bool add_count(void *unused, const char *text)
 {
     char *end;
@@ -76,11 +89,8 @@ static bool add_kind(void *unused, const char *text)
     static const char *const names[ONEHOP_COLLECTIVE_COUNT] = {"allreduce", "allgather", "reducescatter", "broadcast"};
     int kind = cf_index(names, ONEHOP_COLLECTIVE_COUNT, text);
     (void)unused;
-    if (kind < 0 || app_options.kinds == APP_MAX_LIST) {
-        return false;
-    }
-    app_options.kind[app_options.kinds++] = (enum onehop_collective)kind;
-    return true;
+    app_options.kind[app_options.kinds] = (enum onehop_collective)kind;
+    return kind >= 0 && app_options.kinds++ < APP_MAX_LIST - 1;
 }
 
 static bool add_type(void *unused, const char *text)
@@ -89,11 +99,8 @@ static bool add_type(void *unused, const char *text)
                                                     "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
     int type = cf_index(names, ncclNumTypes, text);
     (void)unused;
-    if (type < 0 || app_options.types == ncclNumTypes) {
-        return false;
-    }
-    app_options.type[app_options.types++] = (ncclDataType_t)type;
-    return true;
+    app_options.type[app_options.types] = (ncclDataType_t)type;
+    return type >= 0 && app_options.types++ < APP_MAX_LIST - 1;
 }
 
 static bool add_offset(void *unused, const char *text)
@@ -101,30 +108,6 @@ static bool add_offset(void *unused, const char *text)
     int *offset = app_options.offset[app_options.offsets];
     (void)unused;
     return sscanf(text, "%d:%d", &offset[0], &offset[1]) == 2 && app_options.offsets++ < APP_MAX_LIST - 1;
-}
-
-static bool take_counts(void *unused, const char *list)
-{
-    app_options.counts = 0;
-    return cf_for_each(list, add_count, unused);
-}
-
-static bool take_kinds(void *unused, const char *list)
-{
-    app_options.kinds = 0;
-    return cf_for_each(list, add_kind, unused);
-}
-
-static bool take_types(void *unused, const char *list)
-{
-    app_options.types = 0;
-    return cf_for_each(list, add_type, unused);
-}
-
-static bool take_offsets(void *unused, const char *list)
-{
-    app_options.offsets = 0;
-    return cf_for_each(list, add_offset, unused);
 }
 
 /* A number for each rank. */
@@ -163,6 +146,8 @@ static bool are_good(const struct app_options *options)
 static void parse(int argc, char **argv)
 {
     struct app_options *options = &app_options;
+    struct list kinds = {&options->kinds, add_kind}, counts = {&options->counts, add_count};
+    struct list types = {&options->types, add_type}, offsets = {&options->offsets, add_offset};
     const struct cf_option table[] = {
         CF_INT("nranks", &options->layout.nranks, 1, CF_MAX_RANKS),
         CF_INT("local", &options->layout.local, 1, CF_MAX_RANKS),
@@ -182,11 +167,11 @@ static void parse(int argc, char **argv)
         CF_INT("group", &options->group, 0, 100000),
         CF_FLAG("nested", &options->nested),
         CF_FLAG("scramble", &options->scramble),
-        CF_TAKES("collectives", take_kinds, NULL),
+        CF_TAKES("collectives", take_list, &kinds),
         CF_INT("root", &options->root, 0, CF_MAX_RANKS - 1),
-        CF_TAKES("counts", take_counts, NULL),
-        CF_TAKES("types", take_types, NULL),
-        CF_TAKES("offsets", take_offsets, NULL),
+        CF_TAKES("counts", take_list, &counts),
+        CF_TAKES("types", take_list, &types),
+        CF_TAKES("offsets", take_list, &offsets),
         CF_FLAG("in-place", &options->in_place),
         CF_INT("iterations", &options->iterations, 0, 1000000),
         CF_INT("graph", &options->replays, 0, 1000000),
@@ -283,25 +268,27 @@ static void make_communicators(struct app *app)
 
 static size_t count_cases(void)
 {
-    size_t places = app_options.in_place ? 2 : 1;
-    return (size_t)app_options.counts * (size_t)app_options.types * (size_t)app_options.offsets *
-           (size_t)app_options.kinds * places;
+    return (size_t)(app_options.counts * app_options.types * app_options.offsets * app_options.kinds *
+                    (app_options.in_place ? 2 : 1));
+}
+
+/* The digit of `number` that comes next, with `base` values. */
+static size_t take_digit(size_t *number, int base)
+{
+    size_t digit = *number % (size_t)base;
+    *number /= (size_t)base;
+    return digit;
 }
 
 struct cf_spec app_case(size_t which)
 {
     struct cf_spec spec = {.op = CF_SUM,
                            .root = app_options.root >= 0 ? app_options.root : (int)(which % CF_MAX_RANKS)};
-    size_t places = app_options.in_place ? 2 : 1;
-    spec.kind = app_options.kind[which % (size_t)app_options.kinds];
-    which /= (size_t)app_options.kinds;
-    spec.in_place = which % places != 0;
-    which /= places;
-    const int *offset = app_options.offset[which % (size_t)app_options.offsets];
-    which /= (size_t)app_options.offsets;
-    spec.type = app_options.type[which % (size_t)app_options.types];
-    which /= (size_t)app_options.types;
-    spec.count = app_options.count[which % (size_t)app_options.counts];
+    spec.kind = app_options.kind[take_digit(&which, app_options.kinds)];
+    spec.in_place = take_digit(&which, app_options.in_place ? 2 : 1) != 0;
+    const int *offset = app_options.offset[take_digit(&which, app_options.offsets)];
+    spec.type = app_options.type[take_digit(&which, app_options.types)];
+    spec.count = app_options.count[take_digit(&which, app_options.counts)];
     spec.family = cf_types[spec.type].mantissa > 0 ? CF_WIDE : CF_EXACT;
     spec.send_shift = (unsigned)offset[0] * (unsigned)cf_types[spec.type].size;
     spec.recv_shift = (unsigned)offset[1] * (unsigned)cf_types[spec.type].size;

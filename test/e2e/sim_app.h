@@ -54,7 +54,7 @@ struct app_options {
     enum onehop_collective kind[APP_MAX_LIST];
     int kinds;
     int root; /* of broadcasts; -1: another one from case to case */
-    ncclDataType_t type[ncclNumTypes];
+    ncclDataType_t type[APP_MAX_LIST];
     int types;
     int offset[APP_MAX_LIST][2]; /* elements, of send and receive buffer */
     int offsets;
