@@ -16,12 +16,15 @@ run_first() {
 }
 
 # says PATTERN: is it found in what the last command said ($out, and stderr in $err, where that is kept apart)? "!PATTERN": it
-# is not.
+# is not; "NUMBER:PATTERN": in so many lines.
 says() {
-    case $1 in
-    !*) ! says "${1#!}" ;;
-    *) grep -qE -- "$1" "$out" ${err:+"$err"} ;;
-    esac
+    if [[ $1 =~ ^([0-9]+):(.*)$ ]]; then
+        [ "$(cat "$out" ${err:+"$err"} | grep -cE -- "${BASH_REMATCH[2]}")" = "${BASH_REMATCH[1]}" ]
+    elif [ "${1#!}" != "$1" ]; then
+        ! says "${1#!}"
+    else
+        grep -qE -- "$1" "$out" ${err:+"$err"}
+    fi
 }
 
 # expect NAME STATUS PATTERN...: the last command ended with that status, and says so.
@@ -35,6 +38,14 @@ expect() {
     done
     [ $good = 0 ] || tell=$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})
     tap_point $good "$name" "$tell"
+}
+
+# expect_sentence NAME STATUS PATTERN: the last command ended with that status, with one line on stderr, which has the pattern, and
+# nothing on stdout.
+expect_sentence() {
+    run_first "$@"
+    [ "$status" = "$2" ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$3" "$err"
+    tap_point $? "$1: exit status $2, one sentence" "$(printf 'exit status %s\n' "$status"; tail -n 25 "$out" "$err")"
 }
 
 # Before a command that is to end by a signal. A shell has what it starts in the background ignore SIGINT, and may itself

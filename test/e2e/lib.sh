@@ -293,7 +293,6 @@ expect_no_files() {
 # refuses NAME STATUS PATTERN: the last command, whose output is in $out and $err, said one sentence and left nothing in
 # $work and $TMPDIR.
 refuses() {
-    expect "$@"
-    [ "$(wc -l <"$err")" = 1 ] && [ ! -s "$out" ] && [ -z "$(ls -A "$work")$(ls -A "$TMPDIR")" ]
-    tap_point $? "$1: one sentence, and nothing else" "$(cat "$err" "$out"; ls -A "$work" "$TMPDIR")"
+    expect_sentence "$@"
+    tap_empty "$(find "$work" "$TMPDIR" -mindepth 1)" "$1: nothing is left"
 }

@@ -34,13 +34,6 @@ diagnosis() {
     tail -n 8 "$out" "$err"
 }
 
-# expect_sentence NAME STATUS PATTERN: the last command ended so, with one line on stderr, and nothing else.
-expect_sentence() {
-    run_first "$@"
-    [ "$status" = "$2" ] && [ ! -s "$out" ] && [ "$(wc -l <"$err")" = 1 ] && grep -qE -- "$3" "$err"
-    tap_point $? "$1: exit status $2, one sentence" "$(diagnosis)"
-}
-
 # --- what the GPUs hold
 
 # MiB in use, a line a GPU; nothing where nvidia-smi cannot tell.
