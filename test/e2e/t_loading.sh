@@ -17,6 +17,12 @@ declare -A loading=(
     [audit]="LD_PRELOAD=$plugin LD_AUDIT=$libs/libonehop-audit.so"
 )
 
+ways=(preload plugin audit)
+if [ -n "${OH_SANITIZERS-}" ]; then
+    ways=(preload plugin)
+    tap_skip "audit" "a sanitizer's runtime does not run in an audit library"
+fi
+
 # by WAY COMMAND...: two ranks of the command, loaded so.
 by() {
     run_ranks env ${loading[$1]} "${@:2}"
@@ -46,11 +52,7 @@ row_of() {
     local calls=$1 run=$2 others=$3 name=$4 line="| $4 |" way served
     local -A wanted=([preload]=$5 [plugin]=$6 [audit]=$7)
     shift 7
-    for way in preload plugin audit; do
-        if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
-            tap_skip "$name, audit" "a sanitizer's runtime does not run in an audit library"
-            continue
-        fi
+    for way in "${ways[@]}"; do
         $run $way "$@"
         served=$(sum_of served)
         [ "$status" = 0 ] && [ "$served" = "${wanted[$way]}" ] &&
@@ -121,25 +123,20 @@ export SIMNODE_TOPOLOGY=h200x8
 
 # Creators and enders out of sight, since their addresses were taken early: only the first communicator is known, and
 # what comes after it under the same handle is not taken for it.
-by plugin "$reach" -- mixed:libnccl.so.2
-expect_counts "plugin: another communicator under the first one's handle goes to NCCL" served=4 nccl_allreduce=8 0:WARN
+expect_counts "plugin: another communicator under the first one's handle goes to NCCL" served=4 nccl_allreduce=8 0:WARN \
+    -- by plugin "$reach" -- mixed:libnccl.so.2
 
 # A call that the program configures goes to NCCL, counted, on communicators that onehop could serve, too.
 for newer in newer:"$object" newerdlsym:libnccl.so.2; do
-    for way in preload plugin audit; do
-        if [ $way = audit ] && [ -n "${OH_SANITIZERS-}" ]; then
-            continue
-        fi
-        by $way "$reach" -- "$newer"
-        [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] && [ "$(report_of nccl_allreduceconfig)" = 12 ] &&
-            [ "$(sum_of fallback)" = 12 ] && [ "$(report_of nccl_allreduce)" = 0 ] && [ "$(count_of WARN)" = 0 ]
-        tap_point $? "$way: ncclAllReduceConfig, ${newer%%:*}" "$(diagnosis)"
+    for way in "${ways[@]}"; do
+        expect_counts "$way: ncclAllReduceConfig, ${newer%%:*}" served=0 nccl_allreduceconfig=12 fallback=12 \
+            nccl_allreduce=0 0:WARN -- by $way "$reach" -- "$newer"
     done
 done
 
 # A group keeps calls of a communicator that is undecided, and looks into no configuration that NCCL rejects.
-REACH_BROKEN=1 by preload "$reach" -- newerdlsym:libnccl.so.2
-expect_counts "preload: a configuration that NCCL rejects, in a group" served=0 0:WARN
+REACH_BROKEN=1 expect_counts "preload: a configuration that NCCL rejects, in a group" served=0 0:WARN \
+    -- by preload "$reach" -- newerdlsym:libnccl.so.2
 
 # A communicator that has been suspended is NCCL's from then on.
 for way in preload plugin; do
@@ -151,17 +148,12 @@ done
 # Two copies of NCCL in one process: each call goes to the copy that its caller is bound to.
 # both NAME PROGRAM WAY WAY: with everything served, then with fallbacks only.
 both() {
-    local name=$1 program=$2 lines way ways=(preload plugin audit)
-    [ -z "${OH_SANITIZERS-}" ] || ways=(preload plugin)
+    local name=$1 program=$2 way
     for way in "${ways[@]}"; do
-        by $way "$program" -- both:"$3,$4"
-        lines=$(count_of 'reach: .* made 2, ended 2, groups 2$')
-        [ "$status" = 0 ] && [ "$lines" = 4 ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" -ge 12 ]
-        tap_point $? "$name, $way: each copy makes and ends its own" "$(diagnosis)"
-        ONEHOP_MAX_BYTES=0 by $way "$program" -- both:"$3,$4"
-        lines=$(count_of 'reach: .* stock 6, made 2, ended 2, groups 2$')
-        [ "$status" = 0 ] && [ "$lines" = 4 ] && [ "$(count_of WARN)" = 0 ]
-        tap_point $? "$name, $way: fallbacks go to the copy that made the communicator" "$(diagnosis)"
+        expect_counts "$name, $way: each copy makes and ends its own" '4:reach: .* made 2, ended 2, groups 2$' \
+            0:WARN served=12+ -- by $way "$program" -- both:"$3,$4"
+        ONEHOP_MAX_BYTES=0 expect_counts "$name, $way: fallbacks go to the copy that made the communicator" \
+            '4:reach: .* stock 6, made 2, ended 2, groups 2$' 0:WARN -- by $way "$program" -- both:"$3,$4"
     done
 }
 both "two copies, objects linked with each" "$reach" object:"$object" object:"$objects/libreachcopy.so"
@@ -184,8 +176,8 @@ run_ranks env LD_PRELOAD="$plugin" NCCL_NET_PLUGIN="$scratch/libonehop.so" "$lin
 expect_counts "another onehop as the plugin: the preloaded one serves" served=12 '2:another libonehop.so is loaded'
 # Switched off.
 for way in preload plugin; do
-    ONEHOP_DISABLE=1 by $way "$reach" -- late:libnccl.so.2
-    expect_counts "ONEHOP_DISABLE=1, $way: silent, all stock" served=0 nccl_allreduce=12 '0:^onehop'
+    ONEHOP_DISABLE=1 expect_counts "ONEHOP_DISABLE=1, $way: silent, all stock" served=0 nccl_allreduce=12 '0:^onehop' \
+        -- by $way "$reach" -- late:libnccl.so.2
 done
 expect_no_files
 
