@@ -1,18 +1,27 @@
 # SPDX-License-Identifier: MIT
 # The help of each command fits a screen and shows an example; what cannot be shown, or is no option, is told in one sentence.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
+. "$abs_top_srcdir/test/e2e/commands.sh"
 
 onehop=$abs_top_builddir/src/tools/onehop
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+out=$scratch/help err=$scratch/error
 commands=$("$onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
 [ "$(wc -w <<<"$commands")" -ge 5 ]
 tap_point $? "the command names its subcommands" "$commands"
 
-# run COMMAND...: sets $status, fills help and error.
+# run COMMAND...: sets $status, fills $out and $err. run_full and run_closed: stdout is full, or closed.
 run() {
     status=0
-    timeout 20 "$@" >"$scratch/help" 2>"$scratch/error" || status=$?
+    timeout 20 "$@" >"$out" 2>"$err" || status=$?
+}
+run_full() {
+    out=/dev/full run "$@"
+}
+run_closed() {
+    status=0
+    timeout 20 "$@" >&- 2>"$err" || status=$?
 }
 
 # point COMMAND STATUS NAME DIAGNOSTIC
@@ -22,61 +31,53 @@ point() {
 
 for command in '' $commands; do
     run "$onehop" $command --help
-    lines=$(wc -l <"$scratch/help") columns=$(LC_ALL=C.UTF-8 wc -L <"$scratch/help")
-    [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$lines" -le 24 ] && [ "$columns" -le 80 ]
+    lines=$(wc -l <"$out") columns=$(LC_ALL=C.UTF-8 wc -L <"$out")
+    [ "$status" = 0 ] && [ ! -s "$err" ] && [ "$lines" -le 24 ] && [ "$columns" -le 80 ]
     point "$command" $? "fits a screen of 24 lines and 80 columns" \
-        "exit status $status, $lines lines, $columns columns: $(awk 'length > 80' "$scratch/help")"
-    [ -z "$command" ] || grep -qE '[Ee]xample' "$scratch/help"
-    point "$command" $? "shows an example" "$(cat "$scratch/help")"
-    [ -z "$command" ] || sed -n 1p "$scratch/help" | grep -q "^usage: onehop $command"
-    point "$command" $? "begins with its usage" "$(cat "$scratch/help")"
+        "exit status $status, $lines lines, $columns columns: $(awk 'length > 80' "$out")"
+    [ -z "$command" ] || grep -qE '[Ee]xample' "$out"
+    point "$command" $? "shows an example" "$(cat "$out")"
+    [ -z "$command" ] || sed -n 1p "$out" | grep -q "^usage: onehop $command"
+    point "$command" $? "begins with its usage" "$(cat "$out")"
 done
-
-# refused PATTERN NAME: the last command ended with status 2 and one line on stderr, which has the pattern.
-refused() {
-    [ "$status" = 2 ] && [ "$(wc -l <"$scratch/error")" = 1 ] && grep -qE "$1" "$scratch/error"
-    tap_point $? "$2" "exit status $status: $(cat "$scratch/error")"
-}
 
 for words in --help --version $(printf '%s/--help ' $commands); do
     name=${words%%--*} name=${name%/}
-    status=0
-    "$onehop" ${words/\// } >/dev/full 2>"$scratch/error" || status=$?
-    refused "^onehop: ${name:+$name: }stdout: No space left on device\$" "onehop ${words/\// }, and stdout is full"
-    status=0
-    "$onehop" ${words/\// } >&- 2>"$scratch/error" || status=$?
-    refused "^onehop: ${name:+$name: }stdout: Bad file descriptor\$" "onehop ${words/\// }, and stdout is closed"
+    : >"$out"
+    for stdout in 'full:No space left on device' 'closed:Bad file descriptor'; do
+        expect_sentence "onehop ${words/\// }, and stdout is ${stdout%:*}" 2 \
+            "^onehop: ${name:+$name: }stdout: ${stdout#*:}\$" -- "run_${stdout%:*}" "$onehop" ${words/\// }
+    done
 done
 for command in $commands; do
-    run "$onehop" $command --nonsense
-    refused "^onehop: $command: --nonsense: unknown option; see onehop $command --help\$" "onehop $command --nonsense"
-    run "$onehop" $command -Z
-    refused "^onehop: $command: -Z: unknown option; see onehop $command --help\$" "onehop $command -Z"
-    run "$onehop" $command --help=yes
-    refused "^onehop: $command: --help: takes no value; see" "onehop $command --help=yes"
+    for option in --nonsense -Z; do
+        expect_sentence "onehop $command $option" 2 \
+            "^onehop: $command: $option: unknown option; see onehop $command --help\$" -- run "$onehop" $command $option
+    done
+    expect_sentence "onehop $command --help=yes" 2 "^onehop: $command: --help: takes no value; see" \
+        -- run "$onehop" $command --help=yes
 done
 for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--output; do
-    run "$onehop" ${words/\// }
-    refused "^onehop: [a-z]+: --[a-z]+: value missing; see onehop [a-z]+ --help\$" "onehop ${words/\// } and no more"
+    expect_sentence "onehop ${words/\// } and no more" 2 \
+        "^onehop: [a-z]+: --[a-z]+: value missing; see onehop [a-z]+ --help\$" -- run "$onehop" ${words/\// }
 done
 
-run "$onehop" perf --itres 3
-refused '^onehop: perf: --itres: unknown option [(]did you mean --iters[?][)]; see onehop perf --help$' "the nearest option is suggested"
-run "$onehop" docter
-refused '^onehop: docter: unknown command [(]did you mean doctor[?][)]; see onehop --help$' "so is the nearest command"
-run "$onehop" frobnicate
-refused '^onehop: frobnicate: unknown command; see onehop --help$' "but only a near one"
+expect_sentence "the nearest option is suggested" 2 \
+    '^onehop: perf: --itres: unknown option [(]did you mean --iters[?][)]; see onehop perf --help$' \
+    -- run "$onehop" perf --itres 3
+expect_sentence "so is the nearest command" 2 \
+    '^onehop: docter: unknown command [(]did you mean doctor[?][)]; see onehop --help$' -- run "$onehop" docter
+expect_sentence "but only a near one" 2 '^onehop: frobnicate: unknown command; see onehop --help$' \
+    -- run "$onehop" frobnicate
 
 # The scripts that people start: their help fits a screen as well, and what they do not know they do not do.
 for script in apps compare-nccl-tests plot results quickstart check deb rpm wheel check-gpu; do
     run bash "$abs_top_srcdir/scripts/$script" --help
-    [ "$status" = 0 ] && [ ! -s "$scratch/error" ] && [ "$(wc -l <"$scratch/help")" -le 24 ] &&
-        [ "$(LC_ALL=C.UTF-8 wc -L <"$scratch/help")" -le 80 ] && sed -n 1p "$scratch/help" | grep -q "^usage: .*$script"
+    [ "$status" = 0 ] && [ ! -s "$err" ] && [ "$(wc -l <"$out")" -le 24 ] &&
+        [ "$(LC_ALL=C.UTF-8 wc -L <"$out")" -le 80 ] && sed -n 1p "$out" | grep -q "^usage: .*$script"
     tap_point $? "scripts/$script --help fits a screen of 24 lines and 80 columns" \
-        "exit status $status: $(cat "$scratch/help" "$scratch/error")"
-    run bash "$abs_top_srcdir/scripts/$script" --nonsense
-    [ ! -s "$scratch/help" ]
-    tap_point $? "scripts/$script --nonsense: nothing is done" "$(cat "$scratch/help")"
-    refused "^$script: .*--nonsense" "and one sentence says so"
+        "exit status $status: $(cat "$out" "$err")"
+    expect_sentence "scripts/$script --nonsense: nothing is done" 2 "^$script: .*--nonsense" \
+        -- run bash "$abs_top_srcdir/scripts/$script" --nonsense
 done
 tap_done

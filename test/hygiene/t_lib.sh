@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # scripts/lib.sh: oh_limited (the status of a command, its time limit, that it ends with the script), and the top folder.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
+. "$abs_top_srcdir/test/e2e/commands.sh"
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 
@@ -18,10 +19,7 @@ tap_point $? "the time limit"
 # No function here: the signal shall reach the script, not a shell that waits for it.
 bash -c '. "$0"; oh_limited "$@"' "$abs_top_srcdir/scripts/lib.sh" 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
 script=$!
-for _ in $(seq 100); do
-    [ ! -e "$scratch/pid" ] || break
-    sleep 0.1
-done
+await 10 test -e "$scratch/pid"
 command=$(cat "$scratch/pid")
 kill -TERM $script
 wait $script

@@ -2,7 +2,9 @@
 # What scripts fetch where there is no CUDA Toolkit: scripts/toolkit.py against a package index of its own, and what
 # scripts/lib.sh decides to fetch.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
+. "$abs_top_srcdir/test/e2e/commands.sh"
 scratch=$(mktemp -d) || exit 1
+out=$scratch/out
 server=
 trap '[ -z "$server" ] || kill $server; rm -rf "$scratch"' EXIT
 python3 -c 'import ssl, zipfile' 2>/dev/null || tap_skip_all "no python3"
@@ -90,15 +92,13 @@ serve() {
     rm -f "$scratch/port"
     python3 "$scratch/index.py" "$scratch/toolkit.py" "$1" "$scratch/port" 2>"$scratch/server.log" &
     server=$!
-    for _ in $(seq 1200); do
-        [ ! -e "$scratch/port" ] || break
-        sleep 0.05
-    done
+    await 60 test -e "$scratch/port"
     export PIP_INDEX_URL=http://127.0.0.1:$(cat "$scratch/port")/simple
 }
+# fetch FOLDER PART: sets $status, fills $out.
 fetch() {
     status=0
-    timeout 300 "$scratch/toolkit.py" "$@" >"$scratch/out" 2>&1 || status=$?
+    timeout 300 "$scratch/toolkit.py" "$@" >"$out" 2>&1 || status=$?
 }
 unset http_proxy HTTP_PROXY PIP_CERT
 cp "$abs_top_srcdir/scripts/toolkit.py" "$scratch" # beside which the checksums of this index lie
@@ -108,38 +108,29 @@ for mode in json html whole; do
     [ $status = 0 ] && [ -x "$scratch/$mode/bin/nvcc" ] && [ ! -x "$scratch/$mode/include/nvidia-nccl-cu13" ] &&
         grep -q '^nvidia-nvvm' "$scratch/$mode/nvvm/nvidia-nvvm" && [ ! -e "$scratch/$mode/lib" ] &&
         [ "$(ls "$scratch/$mode/licenses" | wc -l)" = "$(wc -l <"$scratch/$mode/onehop-toolkit.txt")" ]
-    tap_point $? "$mode: the files that are asked for, and no others" "$(cat "$scratch/out" "$scratch/server.log"; find "$scratch/$mode")"
+    tap_point $? "$mode: the files that are asked for, and no others" "$(cat "$out" "$scratch/server.log"; find "$scratch/$mode")"
     [ $mode != json ] || sent=$(python3 -c "import urllib.request as u; print(u.urlopen('${PIP_INDEX_URL%/simple}/sent').read().decode())")
 done
 [ "$sent" -lt $((7 * 400000)) ]
 tap_point $? "with ranges, less than a third of the wheels is transferred" "$sent bytes of $((7 * 1400000))"
 kill $server; wait $server 2>/dev/null; server=
-fetch "$scratch/whole" headers
-tap_point $status "what is there is not fetched again" "$(cat "$scratch/out")"
-fetch "$scratch/none" headers
-[ $status = 1 ] && grep -q '^toolkit.py: nvidia-nccl-cu13 .*refused' "$scratch/out"
-tap_point $? "no index: one sentence" "$(cat "$scratch/out")"
+expect "what is there is not fetched again" 0 -- fetch "$scratch/whole" headers
+expect "no index: one sentence" 1 '^toolkit.py: nvidia-nccl-cu13 .*refused' -- fetch "$scratch/none" headers
 serve short
-fetch "$scratch/none" nccl
-[ $status = 1 ] && grep -q '^toolkit.py: nvidia-nccl-cu13 ' "$scratch/out"
-tap_point $? "a transfer that breaks off: status 1" "$(cat "$scratch/out")"
+expect "a transfer that breaks off: status 1" 1 '^toolkit.py: nvidia-nccl-cu13 ' -- fetch "$scratch/none" nccl
 serve json
-fetch "$scratch/none" nccl
-tap_point $status "and the next one begins anew" "$(cat "$scratch/out")"
+expect "and the next one begins anew" 0 -- fetch "$scratch/none" nccl
 serve changed
-fetch "$scratch/changed" nccl
-[ $status = 1 ] && grep -q '^toolkit.py: nvidia-nccl-cu13 .*: nvidia/x/include/.*: sha256 is .*; expected sha256=' "$scratch/out" &&
-    [ ! -e "$scratch/changed/include/nvidia-nccl-cu13" ]
-tap_point $? "a file that is not as RECORD says is refused" "$(cat "$scratch/out"; find "$scratch/changed")"
+expect "a file that is not as RECORD says is refused" 1 \
+    '^toolkit.py: nvidia-nccl-cu13 .*: nvidia/x/include/.*: sha256 is .*; expected sha256=' -- fetch "$scratch/changed" nccl
+[ ! -e "$scratch/changed/include/nvidia-nccl-cu13" ]
+tap_point $? "and is not there" "$(find "$scratch/changed")"
 serve forged
-fetch "$scratch/forged" nccl
-[ $status = 1 ] && grep -q '^toolkit.py: nvidia-nccl-cu13 .*: RECORD has sha256 .*; expected [0-9a-f]\{64\}$' "$scratch/out"
-tap_point $? "a RECORD that is not as toolkit.sha256 says is refused" "$(cat "$scratch/out")"
+expect "a RECORD that is not as toolkit.sha256 says is refused" 1 \
+    '^toolkit.py: nvidia-nccl-cu13 .*: RECORD has sha256 .*; expected [0-9a-f]{64}$' -- fetch "$scratch/forged" nccl
 serve json
 : >"$scratch/toolkit.sha256"
-fetch "$scratch/forged" nccl
-[ $status = 1 ] && grep -q 'expected a line in toolkit.sha256$' "$scratch/out"
-tap_point $? "a wheel without a checksum is refused" "$(cat "$scratch/out")"
+expect "a wheel without a checksum is refused" 1 'expected a line in toolkit.sha256$' -- fetch "$scratch/forged" nccl
 python3 - "$abs_top_srcdir/scripts" <<'END'
 import sys
 sys.dont_write_bytecode = True
@@ -152,13 +143,13 @@ for part in toolkit.PARTS.values():
             start = f"{package.replace('-', '_')}-{version}-"
             assert [line for line in lines if line[66:].startswith(start) and f"_{machine}." in line], (start, machine)
 END
-tap_point $? "toolkit.sha256 has every wheel" ""
+tap_point $? "toolkit.sha256 has every wheel"
 mkdir "$scratch/mine"
 echo mine >"$scratch/mine/file"
 touch "$scratch/mine/packages.txt"
 fetch "$scratch/mine" nccl
 [ $status = 1 ] && [ "$(cat "$scratch/mine/file")" = mine ]
-tap_point $? "a folder with other files is left alone" "$(cat "$scratch/out"; ls "$scratch/mine")"
+tap_point $? "a folder with other files is left alone" "$(cat "$out"; ls "$scratch/mine")"
 
 # --- what is fetched
 
@@ -180,11 +171,7 @@ decide() {
 }
 # decides EXPECTED NAME ARGUMENT...
 decides() {
-    local expected=$1 name=$2 found
-    shift 2
-    found=$(decide "$@" 2>&1)
-    [ "$found" = "$expected" ]
-    tap_point $? "$name" "expected: $expected; found: $found"
+    tap_empty "$(diff <(echo "$1") <(decide "${@:3}" 2>&1))" "$2"
 }
 settings=()
 printf '#!/bin/sh\nexit 9\n' >"$scratch/bin/nvidia-smi" # as where there is none, whatever this machine has
