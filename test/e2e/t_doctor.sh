@@ -19,15 +19,13 @@ doctor() {
 
 # --- this machine
 
-doctor
-expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves'
+expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves' \
+    -- doctor
 SIMNODE_TOPOLOGY=pcie-only expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink' -- doctor
 SIMNODE_TOPOLOGY=mig expect "MIG" 1 '^verdict: no: .*MIG mode' -- doctor
 for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO NCCL_ALGO=Tree ONEHOP_DISABLE=1 \
     ONEHOP_MAX_BYTES=0; do
-    export "${variable?}"
-    expect "$variable" 1 "^verdict: no: ${variable%=*}=${variable#*=}" -- doctor
-    unset "${variable%=*}"
+    expect "$variable" 1 "^verdict: no: $variable" -- run_limited env "$variable" "$onehop" doctor
 done
 NCCL_COMM_BLOCKING=0 expect "non-blocking communicators are served" 0 '^verdict: yes: onehop serves' -- doctor
 echo NCCL_P2P_DISABLE=1 >"$HOME/.nccl.conf"
@@ -58,19 +56,18 @@ ONEHOP_SHM_DIR=/nowhere/at/all expect "no folder to meet in" 1 'no +shared_memor
     -- doctor
 ONEHOP_LIBRARY=/nowhere/x.so expect "no library" 1 'no +library +ONEHOP_LIBRARY=/nowhere/x.so: No such file' -- doctor
 ONEHOP_LIBRARY=$abs_top_srcdir/README.md expect "a library that is none" 1 'no +library .*README.md: ' -- doctor
-ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 doctor
-expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's"
-bash -c 'touch "$1/onehop-doctor.$$"; ONEHOP_SHM_DIR=$1 exec "$0" doctor' "$onehop" "$shm" >"$out" 2>&1
-status=$?
-expect "a file that another doctor has left" 0 'yes +shared_memory'
+ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's" \
+    -- doctor
+expect "a file that another doctor has left" 0 'yes +shared_memory' \
+    -- run_limited bash -c 'touch "$1/onehop-doctor.$$"; ONEHOP_SHM_DIR=$1 exec "$0" doctor' "$onehop" "$shm"
 [ "$(ls -A "$shm" | wc -l)" = 1 ]
 tap_point $? "and none of this one" "$(ls -A "$shm")"
 SIMNODE_NCCL_VERSION=21805 expect "an NCCL that is too old" 1 'no +nccl .*version 2\.18\.5' -- doctor
 if ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'; then
     tap_skip "no driver" "there is one"
 else
-    LD_LIBRARY_PATH= doctor
-    expect "no driver" 1 'no +driver +libcuda.so.1 cannot be opened; see .onehop topo., or add --simulated' '^verdict: no: libcuda'
+    LD_LIBRARY_PATH= expect "no driver" 1 '^verdict: no: libcuda' \
+        'no +driver +libcuda.so.1 cannot be opened; see .onehop topo., or add --simulated' -- doctor
     LD_LIBRARY_PATH= expect "no driver, --simulated" 0 '^verdict: yes: onehop serves' -- doctor --simulated
 fi
 tap_empty "$(find /dev/shm -maxdepth 1 -name 'onehop-doctor.*' -newer "$scratch/wait")" "nothing is left in shared memory"
@@ -78,7 +75,7 @@ tap_empty "$(find /dev/shm -maxdepth 1 -name 'onehop-doctor.*' -newer "$scratch/
 # --- a process
 
 jobs=0
-# hold COMMAND...: starts it (set variables before it) and waits until it says something. Sets $pid.
+# hold COMMAND...: starts it and waits until it says something. Sets $pid.
 hold() {
     jobs=$((jobs + 1))
     "$@" <"$scratch/wait" >"$scratch/held.$jobs" 2>&1 9>&- &
@@ -87,76 +84,71 @@ hold() {
     await 10 grep -q . "$scratch/held.$jobs" || echo "# $* does not start"
 }
 
+# expect_held NAME STATUS PATTERN... -- hold COMMAND...: what doctor says of the process.
+expect_held() {
+    run_first "$@"
+    expect "${asked[@]}" -- doctor --pid "$pid"
+}
+
 # Two ranks that are served; the process that is checked is rank 0.
-LD_PRELOAD=$plugin "$holder" 1 2 "$scratch/id.1" hold <"$scratch/wait" >/dev/null 2>&1 9>&- &
+id=$(new_id)
+LD_PRELOAD=$plugin "$holder" 1 2 "$id" hold <"$scratch/wait" >/dev/null 2>&1 9>&- &
 held+=($!)
-LD_PRELOAD=$plugin hold "$holder" 0 2 "$scratch/id.1" hold
-doctor --pid "$pid"
-expect "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +$plugin, by LD_PRELOAD" \
-    'yes +calls +3 of 3 collective calls served$' '^verdict: yes: onehop serves its calls'
-doctor --json --pid "$pid"
-expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 collective calls'
-cp "$out" "$scratch/process.json"
-ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
-hold "$holder" 0 1 "$scratch/id.2" hold
-expect "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start' \
-    -- doctor --pid "$pid"
-LD_PRELOAD=/nowhere/libonehop.so hold "$holder" 0 1 "$scratch/id.9" hold
-expect "a preload that is not there" 1 '^verdict: no: .*LD_PRELOAD names /nowhere/libonehop.so, which is not there' \
-    -- doctor --pid "$pid"
-NCCL_NET_PLUGIN=none,./libnccl-net-onehop.so hold "$holder" 0 1 "$scratch/id.10" hold
-expect "a plugin that is not there" 1 'NCCL_NET_PLUGIN names ./libnccl-net-onehop.so, which is not there' \
-    -- doctor --pid "$pid"
-echo NCCL_NET_PLUGIN=/nowhere/libnccl-net-onehop.so >"$HOME/.nccl.conf"
-hold "$holder" 0 1 "$scratch/id.13" hold
-expect "a plugin of nccl.conf that is not there" 1 \
-    'NCCL_NET_PLUGIN names /nowhere/libnccl-net-onehop.so, which is not there' -- doctor --pid "$pid"
-rm "$HOME/.nccl.conf"
-(cd "$scratch" && cp "$abs_top_srcdir/README.md" libonehop.so)
-LD_PRELOAD=$scratch/libonehop.so hold "$holder" 0 1 "$scratch/id.11" hold
-expect "a preload that the loader refuses" 1 'LD_PRELOAD names .*/libonehop.so, which is there, but not for this' \
-    -- doctor --pid "$pid"
-NCCL_NET_PLUGIN=onehop hold "$holder" 0 1 "$scratch/id.12" hold
-expect "a plugin by its short name" 1 'NCCL_NET_PLUGIN names onehop, which was not found: check that LD_LIBRARY_PATH' \
-    -- doctor --pid "$pid"
-rm "$scratch/libonehop.so"
-NCCL_NET_PLUGIN=$abs_top_builddir/.libs/libnccl-net-onehop.so hold "$static" hold
-expect "a plugin before the first communicator" 2 'NCCL_NET_PLUGIN names .*, which NCCL loads with its first communicator' \
-    -- doctor --pid "$pid"
-LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.3" hold
-doctor --pid "$pid"
-expect "a single rank: its calls come, and are not served" 1 '0 of 3 collective calls served; fallbacks: ' '^verdict: no: 0 of 3'
-LD_PRELOAD=$plugin ONEHOP_DISABLE=1 hold "$holder" 0 1 "$scratch/id.4" hold
-expect "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set' \
-    -- doctor --pid "$pid"
-LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" hold "$holder" 0 1 "$scratch/id.5" hold
-doctor --pid "$pid"
-expect "NCCL stands in front of onehop: its calls come" 1 'by LD_PRELOAD' '^verdict: no: 0 of 3'
-LD_PRELOAD=$plugin hold "$static" hold
-expect "statically linked" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded; .*statically linked' \
-    -- doctor --pid "$pid"
-LD_PRELOAD=$plugin hold bash -c 'echo ready; read -r unused'
-expect "a shell with the preload" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded' -- doctor --pid "$pid"
-hold bash -c 'echo ready; read -r unused'
-expect "a shell" 2 'onehop is not loaded' '^verdict: unknown: no libnccl.so is loaded' -- doctor --pid "$pid"
-mkdir "$scratch/copy"
-cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
-LD_LIBRARY_PATH=$scratch/copy:$LD_LIBRARY_PATH LD_PRELOAD=$plugin hold "$holder" 0 1 "$scratch/id.6" hold
-rm "$scratch/copy/libnccl.so.2"
-expect "its NCCL was removed since" 1 "yes +nccl +$scratch/copy/libnccl.so.2 \(deleted\)" '^verdict: no: 0 of 3' \
-    -- doctor --pid "$pid"
+expect_held "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +$plugin, by LD_PRELOAD" \
+    'yes +calls +3 of 3 collective calls served$' '^verdict: yes: onehop serves its calls' \
+    -- hold env LD_PRELOAD="$plugin" "$holder" 0 2 "$id" hold
+expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 collective calls' \
+    -- doctor --json --pid "$pid"
 if command -v python3 >/dev/null; then
-    tap_empty "$(python3 -m json.tool "$scratch/process.json" 2>&1 >/dev/null)" "the JSON is well-formed"
+    tap_empty "$(python3 -m json.tool "$out" 2>&1 >/dev/null)" "the JSON is well-formed"
 else
     tap_skip "the JSON is well-formed" "no python3"
 fi
+ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
+lone=("$holder" 0 1 "$(new_id)" hold)
+expect_held "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start' -- hold "${lone[@]}"
+expect_held "a preload that is not there" 1 '^verdict: no: .*LD_PRELOAD names /nowhere/libonehop.so, which is not there' \
+    -- hold env LD_PRELOAD=/nowhere/libonehop.so "${lone[@]}"
+expect_held "a plugin that is not there" 1 'NCCL_NET_PLUGIN names ./libnccl-net-onehop.so, which is not there' \
+    -- hold env NCCL_NET_PLUGIN=none,./libnccl-net-onehop.so "${lone[@]}"
+echo NCCL_NET_PLUGIN=/nowhere/libnccl-net-onehop.so >"$HOME/.nccl.conf"
+expect_held "a plugin of nccl.conf that is not there" 1 \
+    'NCCL_NET_PLUGIN names /nowhere/libnccl-net-onehop.so, which is not there' -- hold "${lone[@]}"
+rm "$HOME/.nccl.conf"
+cp "$abs_top_srcdir/README.md" "$scratch/libonehop.so"
+expect_held "a preload that the loader refuses" 1 'LD_PRELOAD names .*/libonehop.so, which is there, but not for this' \
+    -- hold env LD_PRELOAD="$scratch/libonehop.so" "${lone[@]}"
+rm "$scratch/libonehop.so"
+expect_held "a plugin by its short name" 1 'NCCL_NET_PLUGIN names onehop, which was not found: check that LD_LIBRARY_PATH' \
+    -- hold env NCCL_NET_PLUGIN=onehop "${lone[@]}"
+expect_held "a plugin before the first communicator" 2 \
+    'NCCL_NET_PLUGIN names .*, which NCCL loads with its first communicator' \
+    -- hold env NCCL_NET_PLUGIN="$abs_top_builddir/.libs/libnccl-net-onehop.so" "$static" hold
+expect_held "a single rank: its calls come, and are not served" 1 '0 of 3 collective calls served; fallbacks: ' \
+    '^verdict: no: 0 of 3' -- hold env LD_PRELOAD="$plugin" "${lone[@]}"
+expect_held "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set' \
+    -- hold env LD_PRELOAD="$plugin" ONEHOP_DISABLE=1 "${lone[@]}"
+expect_held "NCCL stands in front of onehop: its calls come" 1 'by LD_PRELOAD' '^verdict: no: 0 of 3' \
+    -- hold env LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" "${lone[@]}"
+expect_held "statically linked" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded; .*statically linked' \
+    -- hold env LD_PRELOAD="$plugin" "$static" hold
+shell=(bash -c 'echo ready; read -r unused')
+expect_held "a shell with the preload" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded' \
+    -- hold env LD_PRELOAD="$plugin" "${shell[@]}"
+expect_held "a shell" 2 'onehop is not loaded' '^verdict: unknown: no libnccl.so is loaded' -- hold "${shell[@]}"
+mkdir "$scratch/copy"
+cp -L "$stand_ins"/libnccl.so.2 "$scratch/copy"
+hold env LD_LIBRARY_PATH="$scratch/copy:$LD_LIBRARY_PATH" LD_PRELOAD="$plugin" "${lone[@]}"
+rm "$scratch/copy/libnccl.so.2"
+expect "its NCCL was removed since" 1 "yes +nccl +$scratch/copy/libnccl.so.2 \(deleted\)" '^verdict: no: 0 of 3' \
+    -- doctor --pid "$pid"
 
 # Programs that have an all-reduce of their own: any library of that name.
 own_allreduce() { # own_allreduce FOLDER FILE PATTERN
     mkdir -p "$scratch/$1"
     cp -L "$stand_ins"/libnvidia-ml.so.1 "$scratch/$1/$2"
-    LD_PRELOAD="$plugin $scratch/$1/$2" hold "$holder" 0 1 "$scratch/id.$1$2" hold
-    expect "$1 is loaded: the switch" 1 "note +own_allreduce +$3" '^verdict: no: 0 of 3' -- doctor --pid "$pid"
+    expect_held "$1 is loaded: the switch" 1 "note +own_allreduce +$3" '^verdict: no: 0 of 3' \
+        -- hold env LD_PRELOAD="$plugin $scratch/$1/$2" "${lone[@]}"
 }
 own_allreduce vllm _C.abi3.so 'vLLM in process [0-9]+ .*--disable-custom-all-reduce'
 own_allreduce sgl_kernel common_ops.abi3.so 'SGLang .*--disable-custom-all-reduce'
@@ -169,17 +161,16 @@ object=$abs_top_builddir/test/e2e/.libs/libreach.so
 net=$abs_top_builddir/.libs/libnccl-net-onehop.so
 # By NCCL_NET_PLUGIN: calls come if the program is linked or looks late, and not if it looked before.
 for way in object:"$object" late:libnccl.so.2; do
-    NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" "$way"
-    doctor --pid "$pid"
-    expect "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' '^verdict: no: 0 of [1-9][0-9]* collective calls'
+    expect_held "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' \
+        '^verdict: no: 0 of [1-9][0-9]* collective calls' \
+        -- hold env NCCL_NET_PLUGIN="$net" "$reach" 0 1 "$(new_folder)" "$way"
 done
-NCCL_NET_PLUGIN=$net hold "$reach" 0 1 "$(new_folder)" dlsym:libnccl.so.2
-doctor --pid "$pid"
-expect "plugin, dlsym before the first communicator" 2 \
-    '^verdict: unknown: no collective call has come to onehop.* before the first communicator'
-LD_PRELOAD=$plugin hold "$reach" 0 1 "$(new_folder)" both:object:"$object",late:libncclcopy.so.2
-expect "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" '^verdict: no: 0 of' \
-    -- doctor --pid "$pid"
+expect_held "plugin, dlsym before the first communicator" 2 \
+    '^verdict: unknown: no collective call has come to onehop.* before the first communicator' \
+    -- hold env NCCL_NET_PLUGIN="$net" "$reach" 0 1 "$(new_folder)" dlsym:libnccl.so.2
+expect_held "two copies of NCCL" 1 "nccl +$stand_ins/libnccl.so.2" "nccl +$stand_ins/libncclcopy.so.2" \
+    '^verdict: no: 0 of' \
+    -- hold env LD_PRELOAD="$plugin" "$reach" 0 1 "$(new_folder)" both:object:"$object",late:libncclcopy.so.2
 unset REACH_HOLD
 hold bash -c 'echo ready'
 wait "$pid"
@@ -201,41 +192,38 @@ fi
 
 # --- a program
 
-doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
 expect "a program that is served" 0 'the program ended with exit status 0' '80 of 80 collective calls served' \
-    '^verdict: yes: onehop served calls'
+    '^verdict: yes: onehop served calls' -- doctor -- "$app" --nranks 2 --counts 5,500 --iterations 20
 ONEHOP_MAX_BYTES=64 expect "sizes that are not" 1 '4 fallbacks: a size' '^verdict: no: a size that is not served' \
     -- doctor "$app" --nranks 2 --counts 300,500
 ONEHOP_MAX_BYTES=1 expect "no room for an element: the size, not the type" 1 '^verdict: no: a size that is not served' \
     -- doctor "$app" --nranks 2 --counts 5
 SIMNODE_TOPOLOGY=pcie-only expect "a machine that is not" 1 '^verdict: no: .*NVLink' \
     -- doctor "$app" --nranks 2 --counts 5
-"$onehop" doctor --json -- "$app" --nranks 2 --counts 5 >"$scratch/program.json" 2>"$out"
-status=$?
-expect "what the program says goes to stderr" 0 '^ok 2 ranks'
-[ "$(head -c 1 "$scratch/program.json")" = '{' ] && grep -q '"served": 2,' "$scratch/program.json"
-tap_point $? "and only JSON to stdout" "$(cat "$scratch/program.json")"
-doctor env -i SIMNODE_TOPOLOGY=h200x4 "$holder" 0 1 "$scratch/id.7"
-expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check'
-LD_PRELOAD=$scratch/vllm/_C.abi3.so doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$scratch/id.8"
-expect "a program with vLLM's library: the option" 1 'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce'
+err=$scratch/err doctor --json -- "$app" --nranks 2 --counts 5
+[ "$status" = 0 ] && grep -q '^ok 2 ranks' "$scratch/err" && [ "$(head -c 1 "$out")" = '{' ] && grep -q '"served": 2,' "$out"
+tap_point $? "what the program says goes to stderr, and only JSON to stdout" "$(cat "$scratch/err" "$out")"
+expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check' \
+    -- doctor env -i SIMNODE_TOPOLOGY=h200x4 "$holder" 0 1 "$(new_id)"
+LD_PRELOAD=$scratch/vllm/_C.abi3.so expect "a program with vLLM's library: the option" 1 \
+    'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce' \
+    -- doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$(new_id)"
 expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' \
     -- doctor "$static"
-doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
-expect "plugin, dlsym before the first communicator: all calls go to NCCL" 1 \
-    'in 2 processes no collective call came to onehop' '^verdict: no: .*before the first communicator'
-SIMNODE_NCCL_VERSION=22705 doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
-expect "the same where NCCL tells plugins no hash" 1 'no collective call came to onehop' \
-    '^verdict: no: .*before the first communicator'
+for version in 22809 22705; do # the latter tells plugins no hash
+    SIMNODE_NCCL_VERSION=$version expect "plugin, NCCL $version, dlsym before the first communicator: all calls go to NCCL" 1 \
+        'in 2 processes no collective call came to onehop' '^verdict: no: .*before the first communicator' \
+        -- doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
+done
 expect "the same as JSON" 1 '"processes_unreached": 2' \
     -- doctor --json --via plugin bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls' \
     -- doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls' \
     -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
-REACH_IDLE=1 doctor bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
-expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
-    '^verdict: unknown: the program made no call of a collective that onehop serves; .* own all-reduce see doc/integrations.md$'
+REACH_IDLE=1 expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
+    '^verdict: unknown: the program made no call of a collective that onehop serves; .* own all-reduce see doc/integrations.md$' \
+    -- doctor bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true
 expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started' \
     -- doctor "$scratch/nothing"

@@ -15,27 +15,23 @@ sums() {
 
 # --- what it sets
 
-expect "a program is served" 0 '^ok' 'nranks 2: served by onehop' -- run -- "$app" --nranks 2 --counts 5,5000
-expect "without --stats nothing is added to the output" "$status" '!stats:' '!calls served'
-LD_PRELOAD=libm.so.6 run env
-expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libm.so.6\$"
+expect "a program is served, without --stats nothing is added to the output" 0 '^ok' 'nranks 2: served by onehop' '!stats:' \
+    '!calls served' -- run -- "$app" --nranks 2 --counts 5,5000
+LD_PRELOAD=libm.so.6 expect "LD_PRELOAD: in front of what is there" 0 "^LD_PRELOAD=$plugin:libm.so.6\$" -- run env
 expect "LD_PRELOAD: alone" 0 "^LD_PRELOAD=$plugin\$" -- run_limited env -u LD_PRELOAD "$onehop" run env
 
 # A folder of its own, so that both objects are there whatever the build has.
 mkdir "$scratch/lib"
 cp "$plugin" "$scratch/lib/libonehop.so"
 export ONEHOP_LIBRARY=$scratch/lib/libonehop.so
-expect "--via plugin without the object: one sentence" 1 '^onehop: run: this installation has no libnccl-net-onehop.so ' \
-    -- run --via plugin env
-expect "--via audit without the object: one sentence" 1 '^onehop: run: this installation has no libonehop-audit.so ' \
-    -- run --via audit env
-[ "$(wc -l <"$out")" = 1 ]
-tap_point $? "and no more than that" "$(cat "$out")"
+for object in plugin:libnccl-net-onehop audit:libonehop-audit; do
+    expect "--via ${object%:*} without the object: one sentence" 1 "^onehop: run: this installation has no ${object#*:}.so " \
+        1:^ -- run --via "${object%:*}" env
+done
 cp "$plugin" "$scratch/lib/libnccl-net-onehop.so"
 net=$scratch/lib/libnccl-net-onehop.so
-expect "NCCL_NET_PLUGIN: the full path" 0 "^NCCL_NET_PLUGIN=$net\$" \
+expect "NCCL_NET_PLUGIN: the full path, and no preload" 0 "^NCCL_NET_PLUGIN=$net\$" '!^LD_PRELOAD=' \
     -- run_limited env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
-expect "and no preload" "$status" '!^LD_PRELOAD='
 NCCL_NET_PLUGIN=aws,other expect "NCCL_NET_PLUGIN: in front of a list" 0 "^NCCL_NET_PLUGIN=$net,aws,other\$" \
     -- run --via plugin env
 NCCL_NET_PLUGIN=none expect "NCCL_NET_PLUGIN=none: no other plugin" 0 "^NCCL_NET_PLUGIN=$net\$" -- run --via plugin env
@@ -46,13 +42,12 @@ expect "the site's own libnccl-net.so stays" 0 "^NCCL_NET_PLUGIN=$net,libnccl-ne
 SIMNODE_NCCL_VERSION=22702 LD_LIBRARY_PATH=$scratch/site:$LD_LIBRARY_PATH \
     run_limited env -u NCCL_NET_PLUGIN "$onehop" run --via plugin env
 expect "no list for an NCCL that cannot read one" 0 "^NCCL_NET_PLUGIN=$net\$" 'libnccl-net.so is left out'
-SIMNODE_NCCL_VERSION=22702 NCCL_NET_PLUGIN=aws run --via plugin env
-expect "nor is another plugin taken away" 1 'NCCL 2.27.2 takes one network plugin only'
+SIMNODE_NCCL_VERSION=22702 NCCL_NET_PLUGIN=aws expect "nor is another plugin taken away" 1 \
+    'NCCL 2.27.2 takes one network plugin only' -- run --via plugin env
 echo 'unsigned la_version(unsigned version) { return version; }' >"$scratch/audit.c"
 if $CC -shared -fPIC -o "$scratch/lib/libonehop-audit.so" "$scratch/audit.c" 2>"$scratch/cc.log"; then
-    run --via audit env
     expect "--via audit: both variables" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$" \
-        "^LD_AUDIT=$scratch/lib/libonehop-audit.so\$"
+        "^LD_AUDIT=$scratch/lib/libonehop-audit.so\$" -- run --via audit env
 else
     tap_skip "--via audit: both variables" "no compiler"
 fi
@@ -60,23 +55,25 @@ mkdir "$scratch/a b" "$scratch/a,b"
 cp "$plugin" "$scratch/a b/libonehop.so"
 cp "$plugin" "$scratch/a,b/libonehop.so"
 cp "$plugin" "$scratch/a,b/libnccl-net-onehop.so"
-ONEHOP_LIBRARY="$scratch/a b/libonehop.so" run env
-expect "a path that cannot be preloaded" 1 "LD_PRELOAD accepts no path with ' ' in it"
-ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" run --via plugin env
-expect "a path that cannot stand in a list" 1 "NCCL_NET_PLUGIN accepts no path with ',' in it"
+ONEHOP_LIBRARY="$scratch/a b/libonehop.so" expect "a path that cannot be preloaded" 1 \
+    "LD_PRELOAD accepts no path with ' ' in it" -- run env
+ONEHOP_LIBRARY="$scratch/a,b/libonehop.so" expect "a path that cannot stand in a list" 1 \
+    "NCCL_NET_PLUGIN accepts no path with ',' in it" -- run --via plugin env
 # Nothing is loaded from these paths: they only have the names.
-runtime=/nowhere/libasan.so.8
+# run_behind PRELOAD: onehop run with that preload, which is not the test's.
+run_behind() {
+    run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "$1"
+}
+runtime=/nowhere/libasan.so.8 ours=$scratch/lib/libonehop.so
 for front in "$runtime" "$runtime:/nowhere/libubsan.so.1" /nowhere/libclang_rt.asan-x86_64.so; do
-    run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "$front /nowhere/libother.so"
-    expect "behind ${front//:/ and }" 0 "^LD_PRELOAD=$front:$scratch/lib/libonehop.so:/nowhere/libother.so\$"
+    expect "behind ${front//:/ and }" 0 "^LD_PRELOAD=$front:$ours:/nowhere/libother.so\$" \
+        -- run_behind "$front /nowhere/libother.so"
 done
-run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "$runtime"
-expect "behind a sanitizer's runtime alone" 0 "^LD_PRELOAD=$runtime:$scratch/lib/libonehop.so\$"
-run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" "/nowhere/libmylibasan.so $runtime libm.so.6"
-expect "behind a runtime that others precede" 0 \
-    "^LD_PRELOAD=/nowhere/libmylibasan.so $runtime:$scratch/lib/libonehop.so:libm.so.6\$"
-run_limited bash -c 'LD_PRELOAD=$1 exec "$0" run env' "$onehop" /nowhere/libmylibasan.so
-expect "in front of what only sounds like one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so:/nowhere/libmylibasan.so\$"
+expect "behind a sanitizer's runtime alone" 0 "^LD_PRELOAD=$runtime:$ours\$" -- run_behind "$runtime"
+expect "behind a runtime that others precede" 0 "^LD_PRELOAD=/nowhere/libmylibasan.so $runtime:$ours:libm.so.6\$" \
+    -- run_behind "/nowhere/libmylibasan.so $runtime libm.so.6"
+expect "in front of what only sounds like one" 0 "^LD_PRELOAD=$ours:/nowhere/libmylibasan.so\$" \
+    -- run_behind /nowhere/libmylibasan.so
 # A program that brings a runtime of its own; not every compiler has one.
 echo 'int main(void) { return 0; }' >"$scratch/empty.c"
 for sanitizer in address thread undefined; do
@@ -89,8 +86,8 @@ for sanitizer in address thread undefined; do
         tap_skip "a program with the runtime of -fsanitize=$sanitizer" "gcc has none here"
     fi
 done
-ONEHOP_LIBRARY=lib/libonehop.so run_limited env -C "$scratch" "$onehop" run env
-expect "a relative path is made a full one" 0 "^LD_PRELOAD=$scratch/lib/libonehop.so\$"
+ONEHOP_LIBRARY=lib/libonehop.so expect "a relative path is made a full one" 0 "^LD_PRELOAD=$ours\$" \
+    -- run_limited env -C "$scratch" "$onehop" run env
 ONEHOP_LIBRARY=/nowhere/x.so expect "ONEHOP_LIBRARY that is not there" 1 'ONEHOP_LIBRARY=/nowhere/x.so: No such file' \
     -- run env
 unset ONEHOP_LIBRARY
@@ -123,8 +120,7 @@ fi
 for with in '' --stats; do
     say="run${with:+ $with}"
     expect "$say: exit status" 37 -- run $with -- bash -c 'exit 37'
-    run $with -- bash -c 'kill -USR1 $$'
-    expect "$say: ended by a signal" $((128 + $(kill -l USR1)))
+    expect "$say: ended by a signal" $((128 + $(kill -l USR1))) -- run $with -- bash -c 'kill -USR1 $$'
     expect "$say: not found" 127 'nothing: No such file' -- run $with -- "$scratch/nothing"
     run $with -- cat <<<hello
     expect "$say: stdin" 0 '^hello$'
@@ -157,29 +153,27 @@ rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
 # --- the sums
 
 export TMPDIR=$scratch
-run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
-expect "--stats: all served" 0 '^onehop: 12 of 12 collective calls served, 1386 bytes, in 3 processes$' 'stats: rank'
-expect "and no fallback is named" "$status" '^onehop: 12 served: allreduce$' '!onehop: .*fallbacks'
-run --stats -- "$app" --nranks 2 --counts 7 --collectives $kinds,broadcast --batch 5
+expect "--stats: all served, and no fallback is named" 0 'stats: rank' '^onehop: 12 served: allreduce$' \
+    '^onehop: 12 of 12 collective calls served, 1386 bytes, in 3 processes$' '!onehop: .*fallbacks' \
+    -- run --stats -- "$app" --nranks 3 --counts 7,70 --types f32,f16
 expect "--stats: by collective" 0 '^onehop: 10 of 10 collective calls served, 392 bytes, in 2 processes$' \
-    '^onehop: 2 served: allgather$' '^onehop: 2 served: reducescatter$' '^onehop: 4 served: broadcast$'
+    '^onehop: 2 served: allgather$' '^onehop: 2 served: reducescatter$' '^onehop: 4 served: broadcast$' \
+    -- sums --collectives $kinds,broadcast --batch 5
 ONEHOP_MAX_BYTES=1K expect "--stats: by size" 0 '^onehop: 2 of 4 collective calls' '^onehop: 2 fallbacks: a size ' \
     -- sums --counts 7,257 --types f32
-ONEHOP_MAX_BYTES=0 sums
-expect "--stats: nothing fits" 0 '^onehop: 0 of 2 collective calls' '^onehop: 2 fallbacks: .* leave no message to serve'
-SIMNODE_TOPOLOGY=pcie-only sums --counts 7,8
-expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 collective calls' \
-    '^onehop: [24] fallbacks: the communicator is not served: .*NVLink' # each rank may name its own pair
+ONEHOP_MAX_BYTES=0 expect "--stats: nothing fits" 0 '^onehop: 0 of 2 collective calls' \
+    '^onehop: 2 fallbacks: .* leave no message to serve' -- sums
+# (Each rank may name its own pair.)
+SIMNODE_TOPOLOGY=pcie-only expect "--stats: not served, with the reason" 0 '^onehop: 0 of 4 collective calls' \
+    '^onehop: [24] fallbacks: the communicator is not served: .*NVLink' -- sums --counts 7,8
 expect "--stats: two ranks of one process" 0 '^onehop: 2 of 2 collective calls served, .* in 1 process$' \
     -- sums --local 2
-ONEHOP_STATS=0 expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 ' -- sums
-expect "and no line of a communicator" "$status" '!stats:'
-ONEHOP_DISABLE=1 sums
-expect "--stats: onehop is off" 0 '^onehop: 0 of 2 collective calls' '^onehop: 2 fallbacks: .* made by .* while onehop was off'
+ONEHOP_STATS=0 expect "ONEHOP_STATS=0: the sum alone" 0 '^onehop: 2 of 2 ' '!stats:' -- sums
+ONEHOP_DISABLE=1 expect "--stats: onehop is off" 0 '^onehop: 0 of 2 collective calls' \
+    '^onehop: 2 fallbacks: .* made by .* while onehop was off' -- sums
 expect "--stats: no communicator at all" 0 '^onehop: no communicator was seen' -- run --stats -- true
-run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 \
-    "$app" --nranks 2 --counts 7
-expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen'
+expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: no communicator was seen' \
+    -- run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 "$app" --nranks 2 --counts 7
 
 # By the other ways, with two ranks in one folder.
 reach=$abs_top_builddir/test/e2e/reach
@@ -188,16 +182,16 @@ export SIMNODE_TOPOLOGY=h200x2
 SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
 expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 collective calls served, .* in 2 processes$' \
     '^onehop: 2 fallbacks: the communicator is not served'
-run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
-expect "--via plugin --stats, addresses from before the first communicator: that is said" 0 \
-    '^onehop: in 2 processes no collective call came to onehop: .* before the first communicator'
-expect "and no sum of nothing" "$status" '!^onehop: [0-9]+ (of|handed)'
+expect "--via plugin --stats, addresses from before the first communicator: that is said, and no sum of nothing" 0 \
+    '^onehop: in 2 processes no collective call came to onehop: .* before the first communicator' \
+    '!^onehop: [0-9]+ (of|handed)' \
+    -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 REACH_IDLE=1 run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" dlsym:libnccl.so.2
 expect "--via plugin --stats, a program that makes no call: nothing is said of it that is not so" 0 \
     '^onehop: in 2 processes no collective call came to onehop: if the program makes any, they go to NCCL by addresses that'
 expect "--via plugin --stats, addresses for each communicator" 0 '^onehop: [0-9]+ of 12 collective calls served' \
+    '!before the first communicator' \
     -- run --via plugin --stats -- bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
-expect "and nothing else is said" "$status" '!before the first communicator'
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else

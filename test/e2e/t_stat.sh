@@ -22,35 +22,30 @@ start() {
     printf -v "out_$1_$2" %s "$fd"
 }
 
-# hear NAME RANK: its next line, in $heard.
+# hear NAME: the next lines of both ranks, in ${said[0]} and ${said[1]}.
 hear() {
-    local fd=out_$1_$2
-    heard=
-    read -r -t "$limit" -u "${!fd}" heard || heard="nothing; $(tail -n 5 "$scratch/$1.$2.log")"
+    local rank fd
+    for rank in 0 1; do
+        fd=out_$1_$rank said[rank]=
+        read -r -t "$limit" -u "${!fd}" "said[rank]" || said[rank]="nothing; $(tail -n 5 "$scratch/$1.$rank.log")"
+    done
 }
 
-# tell NAME COMMAND: to both ranks; the answers are in ${said[0]} and ${said[1]}.
+# tell NAME COMMAND: to both ranks; hears the answers.
 tell() {
     local rank fd
     for rank in 0 1; do
         fd=in_$1_$rank
         echo "$2" >&"${!fd}"
     done
-    for rank in 0 1; do
-        hear "$1" $rank
-        said[rank]=$heard
-    done
+    hear "$1"
 }
 
 # job NAME: starts both ranks. False when they do not come up.
 job() {
     start "$1" 0
     start "$1" 1
-    said=()
-    for rank in 0 1; do
-        hear "$1" $rank
-        said[rank]=$heard
-    done
+    hear "$1"
     [ "${said[*]}" = 'ready ready' ]
 }
 
@@ -64,13 +59,11 @@ stat() {
 job a
 tap_point $? "two ranks have a communicator" "${said[*]}"
 pid=$pid_a_0
-stat --pid "$pid"
 expect "before a call" 0 "^process $pid \(sim_live\): 1 communicator$" \
-    '^  [0-9a-f]{16}   0/2 idle +0 +0 +0 +0 MiB$' 'no call that onehop could serve was made$'
+    '^  [0-9a-f]{16}   0/2 idle +0 +0 +0 +0 MiB$' 'no call that onehop could serve was made$' -- stat --pid "$pid"
 tell a 'call 7'
-stat --pid "$pid"
 expect "after seven calls of 4000 bytes" 0 '/2 served +7 +0 +28000 +[1-9][0-9]* MiB$' 'attached in [0-9]+\.[0-9] ms; ' \
-    'served: [a-z_]+ 7; collectives: allreduce 7$'
+    'served: [a-z_]+ 7; collectives: allreduce 7$' -- stat --pid "$pid"
 if command -v python3 >/dev/null; then
     "$onehop" stat --pid "$pid_a_1" --json >"$scratch/json" 2>"$out"
     python3 - "$scratch/json" "$pid_a_1" >"$out" 2>&1 <<'PY'
@@ -107,8 +100,8 @@ ids=$(for rank in 0 1; do p=pid_a_$rank; "$onehop" stat --pid "${!p}" | grep -oE
 tap_point $? "both ranks give the communicator the same number" "$ids numbers"
 ONEHOP_MAX_BYTES=1K job b
 tell b 'call 3'
-stat
-expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' 'fallbacks: size 3$'
+expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pid_b_0 " 'served +0 +3 ' \
+    'fallbacks: size 3$' -- stat
 tell b info
 [[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 allreduce 0 staging '[1-9]* ]]
 tap_point $? "the public API tells the same" "${said[0]}"
@@ -124,8 +117,7 @@ tap_point $? "and the public API tells calls by collective" "${said[1]}"
 # Counters for Prometheus: a file that is there whole or not at all, and what its syntax must be.
 metrics=$scratch/onehop.prom
 expect "--openmetrics to a file" 0 -- stat --openmetrics --output "$metrics"
-cp "$metrics" "$out"
-expect "its counters" 0 "^onehop_served_calls_total[{]pid=\"$pid\",command=\"sim_live\",algorithm=\"[a-z]+\"[}] 9$" \
+out=$metrics expect "its counters" 0 "^onehop_served_calls_total[{]pid=\"$pid\",command=\"sim_live\",algorithm=\"[a-z]+\"[}] 9$" \
     "^onehop_served_collectives_total[{]pid=\"$pid\",command=\"sim_live\",collective=\"allreduce\"[}] 9$" \
     "^onehop_served_collectives_total[{]pid=\"$pid\",command=\"sim_live\",collective=\"broadcast\"[}] 0$" \
     "^onehop_served_bytes_total[{]pid=\"$pid\",command=\"sim_live\"[}] 36000$" \
@@ -165,8 +157,8 @@ tell b 'call 40'
 tell b end
 [ "${said[*]}" = 'done done' ]
 tap_point $? "the communicators end" "${said[*]}"
-stat --pid "$pid_b_0"
-expect "an ended communicator's calls are kept" 0 '0 communicators; 1 ended before, which had served 0 calls, with 43 fallbacks$'
+expect "an ended communicator's calls are kept" 0 \
+    '0 communicators; 1 ended before, which had served 0 calls, with 43 fallbacks$' -- stat --pid "$pid_b_0"
 tell b info
 [[ ${said[1]} == 'communicators 0 served 0 ended 1 calls 0 bytes 0 back 43 size 43 allreduce 0 staging 0' ]]
 tap_point $? "by the public API too" "${said[1]}"
@@ -218,19 +210,17 @@ served=$(count_of "$(printf "$record" served)")
 # The rank that ends first finds the other there; the other one may find that its peer has departed.
 [ "$served" -ge 1 ] && [ $((served + $(count_of "$(printf "$record" ended)"))) = 2 ]
 tap_point $? "json without a file: on stderr" "$(cat "$out")"
-ONEHOP_STATS=json run_app --nranks 2 --counts 5 --collectives $kinds,allgather --batch 5
-[ "$(count_of '"served":5,"bytes":160,.*"served_by_collective":[{]"allreduce":1,"allgather":2,"reducescatter":1,"broadcast":1[}],"fallback":0,')" = 2 ]
-tap_point $? "json: calls by collective, and the bytes of their larger buffers" "$(cat "$out")"
+ONEHOP_STATS=json expect_counts "json: calls by collective, and the bytes of their larger buffers" \
+    '2:"served":5,"bytes":160,.*"served_by_collective":[{]"allreduce":1,"allgather":2,"reducescatter":1,"broadcast":1[}],"fallback":0,' \
+    -- run_app --nranks 2 --counts 5 --collectives $kinds,allgather --batch 5
 ONEHOP_STATS=text:$scratch/all run_app --nranks 2 --counts 5
 [ "$(grep -c '^rank [01] nranks 2 served=1 .* collectives .allreduce=1 allgather=0 reducescatter=0 broadcast=0. bytes=20 .*memory=[1-9][0-9]* attach_us=[1-9]' "$scratch/all")" = 2 ]
 tap_point $? "text with one file for all" "$(cat "$scratch/all" "$out")"
-ONEHOP_STATS=text run_app --nranks 2 --counts 5
-[ "$(count_of '^onehop: [^ ]+ stats: rank [01] nranks 2 served=1 ')" = 2 ]
-tap_point $? "text without: on stderr" "$(cat "$out")"
+ONEHOP_STATS=text expect_counts "text without: on stderr" '2:^onehop: [^ ]+ stats: rank [01] nranks 2 served=1 ' \
+    -- run_app --nranks 2 --counts 5
 for value in yes json: text:relative jsonx; do
-    ONEHOP_STATS=$value run_app --nranks 2 --counts 5
-    [ "$status" = 0 ] && [ "$(count_of "WARN ONEHOP_STATS=$value is not accepted")" = 2 ] && [ "$(count_of 'served=')" = 0 ]
-    tap_point $? "ONEHOP_STATS=$value: said once by each process, and none are given" "$(cat "$out")"
+    ONEHOP_STATS=$value expect_counts "ONEHOP_STATS=$value: said once by each process, and none are given" \
+        "2:WARN ONEHOP_STATS=$value is not accepted" 0:served= -- run_app --nranks 2 --counts 5
 done
 touch "$scratch/target"
 ln -s "$scratch/target" "$scratch/link"
@@ -248,8 +238,7 @@ ONEHOP_DEBUG=INFO ONEHOP_DEBUG_FILE=$scratch/link run_app --nranks 2 --counts 5
 [ "$status" = 0 ] && [ "$(count_of 'WARN ONEHOP_DEBUG_FILE=.* cannot be opened .*; the log goes to stderr')" = 2 ] &&
     [ "$(count_of 'served by onehop')" = 2 ] && [ ! -s "$scratch/target" ]
 tap_point $? "a file that cannot be had: said once, and stderr has the log" "$(cat "$out")"
-ONEHOP_DEBUG_FILE=/dev/full ONEHOP_STATS=json:/dev/full run_app --nranks 2 --counts 5
-[ "$status" = 0 ]
-tap_point $? "what is no file is not written to" "$(cat "$out")"
+ONEHOP_DEBUG_FILE=/dev/full ONEHOP_STATS=json:/dev/full expect_right "what is no file is not written to" \
+    -- run_app --nranks 2 --counts 5
 expect_no_files
 tap_done
