@@ -11,9 +11,8 @@ expect_served "two communicators in turn" -- run_work --nranks 4 --comms 2
 expect_served "two communicators at once" -- run_work --nranks 4 --comms 2 --streams 2
 expect_served "two communicators at once, one thread" -- run_work --nranks 4 --local 4 --comms 2 --streams 2
 
-run_work --nranks 4 --make split --split-keys 3,2,1,0
-[ "$(count_of 'served by onehop')" = 4 ] && [ "$(report_of kernels_launched)" -gt 0 ]
-tap_point $? "split: the child is served, its parent, which has no call, is not set up" "$(diagnosis)"
+expect_counts "split: the child is served, its parent, which has no call, is not set up" '4:served by onehop' \
+    kernels_launched=1+ -- run_work --nranks 4 --make split --split-keys 3,2,1,0
 expect_served "split that reverses the order"
 expect_served "split in two that mix" \
     -- run_work --nranks 8 --make split --split-colors 0,1,0,1,0,1,1,0 --split-keys 9,0,1,5,1,1,1,0
@@ -39,20 +38,17 @@ for root in 1,0,0,0 0,1,0,0 1,1,0,0; do
 done
 expect_served "grow, two ranks a process, one of them new" \
     -- run_work --nranks 4 --local 2 --make grow --split-colors 0,0,0,-1 --split-keys 0,0,1,0
-SIMNODE_NCCL_DELAY_US=10000 run_app --nranks 4 --make grow --nonblocking --split-colors 0,0,-1,-1 \
-    --split-keys 0,1,0,0 --jitter 2000 "${work[@]}" --iterations 40
-expect_counts "non-blocking grow: the same calls served on all ranks" served=1+ even
+grown=(--nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0)
+SIMNODE_NCCL_DELAY_US=10000 expect_counts "non-blocking grow: the same calls served on all ranks" served=1+ even \
+    -- run_work "${grown[@]}" --nonblocking --jitter 2000 --iterations 40
 for rank in 0 1 3; do # of the parent, that with the id, new
-    run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0 \
-        --rank-env $rank:ONEHOP_DISABLE=1 "${work[@]}"
-    [ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] &&
-        [ "$(count_of 'nranks 4: falls back to NCCL: .*onehop is present on this host for')" = 3 ]
-    tap_point $? "grow, rank $rank without onehop: falls back at once, with the reason" "$(diagnosis)"
+    expect_counts "grow, rank $rank without onehop: falls back at once, with the reason" served=0 \
+        '3:nranks 4: falls back to NCCL: .*onehop is present on this host for' \
+        -- run_work "${grown[@]}" --rank-env $rank:ONEHOP_DISABLE=1
 done
-run_app --nranks 4 --make grow --split-colors 0,0,-1,-1 --split-keys 0,1,0,0 --rank-env 0:NCCL_CTA_POLICY=2 "${work[@]}"
-[ "$status" = 0 ] && [ "$(sum_of served)" = 0 ] &&
-    [ "$(count_of 'nranks 4: falls back to NCCL: .*the program asks for the zero-CTA policy')" = 4 ]
-tap_point $? "grow, a rank that learns the id from another refuses: all fall back, with the reason" "$(diagnosis)"
+expect_counts "grow, a rank that learns the id from another refuses: all fall back, with the reason" served=0 \
+    '4:nranks 4: falls back to NCCL: .*the program asks for the zero-CTA policy' \
+    -- run_work "${grown[@]}" --rank-env 0:NCCL_CTA_POLICY=2
 unset SIMNODE_NCCL_VERSION
 
 # leftovers LIMIT: what is left at the end of the last run, more than LIMIT communicators' worth.
@@ -82,22 +78,18 @@ for local in 1 2; do
 done
 expect_no_files
 # Selected communicators: by size, by name, by host; equally on all ranks.
-select_work=(--nranks 4 --counts 1,5000 --batch 2)
-ONEHOP_COMMS=size=2-3,4 expect_served "ONEHOP_COMMS: the size" -- run_app "${select_work[@]}"
-ONEHOP_COMMS=size=2 expect_stock "ONEHOP_COMMS: another size" 'ONEHOP_COMMS leaves it out: 4 ranks, name ""' \
-    -- run_app "${select_work[@]}"
-ONEHOP_COMMS=size=2 run_app "${select_work[@]}" --make split --split-colors 0,0,1,1
-expect_counts "ONEHOP_COMMS: splits have sizes of their own" '4:nranks 2: served' '0:nranks 4: served'
-ONEHOP_COMMS='name=test-*' expect_served "ONEHOP_COMMS: the name" -- run_app "${select_work[@]}" --make config
+work=(--nranks 4 --counts 1,5000 --batch 2)
+ONEHOP_COMMS=size=2-3,4 expect_served "ONEHOP_COMMS: the size" -- run_work
+ONEHOP_COMMS=size=2 expect_stock "ONEHOP_COMMS: another size" 'ONEHOP_COMMS leaves it out: 4 ranks, name ""' -- run_work
+ONEHOP_COMMS=size=2 expect_counts "ONEHOP_COMMS: splits have sizes of their own" '4:nranks 2: served' \
+    '0:nranks 4: served' -- run_work --make split --split-colors 0,0,1,1
+ONEHOP_COMMS='name=test-*' expect_served "ONEHOP_COMMS: the name" -- run_work --make config
 ONEHOP_COMMS='name=^test-*' expect_stock "ONEHOP_COMMS: not that name" 'leaves it out: 4 ranks, name "test-config"' \
-    -- run_app "${select_work[@]}" --make config
-ONEHOP_COMMS="host=$(uname -n)" expect_served "ONEHOP_COMMS: the host" -- run_app "${select_work[@]}"
-expect_stock "ONEHOP_COMMS on one rank" 'ONEHOP_COMMS leaves it out' \
-    -- run_app "${select_work[@]}" --rank-env 2:ONEHOP_COMMS=size=8
-ONEHOP_COMMS=four expect_served "ONEHOP_COMMS that is none" -- run_app "${select_work[@]}"
-[ "$(count_of 'WARN ONEHOP_COMMS=four is not accepted')" = 4 ]
-tap_point $? "ONEHOP_COMMS that is none: a warning" "$(diagnosis)"
-ONEHOP_COMMS=size=8 ONEHOP_INVARIANT=1 run_app "${select_work[@]}"
-[ "$status" = 0 ] && [ "$(count_of 'not invariant')" = 0 ] && [ "$(count_of 'invariant=')" = 0 ]
-tap_point $? "ONEHOP_COMMS: what is left out is not asked to be invariant" "$(diagnosis)"
+    -- run_work --make config
+ONEHOP_COMMS="host=$(uname -n)" expect_served "ONEHOP_COMMS: the host" -- run_work
+expect_stock "ONEHOP_COMMS on one rank" 'ONEHOP_COMMS leaves it out' -- run_work --rank-env 2:ONEHOP_COMMS=size=8
+ONEHOP_COMMS=four expect_served "ONEHOP_COMMS that is none" -- run_work
+expect_counts "ONEHOP_COMMS that is none: a warning" '4:WARN ONEHOP_COMMS=four is not accepted'
+ONEHOP_COMMS=size=8 ONEHOP_INVARIANT=1 expect_counts "ONEHOP_COMMS: what is left out is not asked to be invariant" \
+    '0:not invariant' '0:invariant=' -- run_work
 tap_done

@@ -25,22 +25,19 @@ SIMNODE_NCCL_DELAY_US=2000 expect_end "exit in the middle of a set-up" \
 expect_end "exit while calls begin to be served" -- run_work --nranks 2 --make nonblocking --scenario exit --rounds 20
 
 for kind in "--nranks 3" "--nranks 4 --local 2" "--nranks 2 --make nonblocking"; do
-    run_work $kind --scenario fork --rounds 6
-    [ "$status" = 0 ] && [ -z "$(uneven_ranks)" ] && [ "$(count_of 'stats: rank')" = "$(echo $kind | awk '{ print $2 }')" ] &&
-        { [[ $kind = *nonblocking ]] || [ "$(count_of 'served by onehop')" = "$(echo $kind | awk '{ print $2 }')" ]; }
-    tap_point $? "fork between calls, $kind: children end well, the parent goes on, and speaks for itself only" "$(diagnosis)"
+    ranks=${kind:9:1} served=0+
+    [[ $kind = *nonblocking ]] || served=$ranks
+    expect_counts "fork between calls, $kind: children end well, the parent goes on, and speaks for itself only" even \
+        "$ranks:stats: rank" "$served:served by onehop" -- run_work $kind --scenario fork --rounds 6
     expect_no_files
 done
 
-run_work --nranks 3 --scenario fork-busy --victim 1
-[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ -z "$(uneven_ranks)" ] && [ "$(count_of ' WARN ')" = 0 ]
-tap_point $? "fork while calls and replays are on the GPU: they end with right results" "$(diagnosis)"
+expect_counts "fork while calls and replays are on the GPU: they end with right results" '3:served by onehop' even \
+    '0: WARN ' -- run_work --nranks 3 --scenario fork-busy --victim 1
 expect_no_files
 
-run_work --nranks 3 --scenario exec --rounds 2
-[ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 3 ] && [ "$(count_of ' -> ')" -ge 9 ] &&
-    [ "$(count_of ' -> (/memfd:(onehop|simnode)-|/dev/shm/|/dev/nvidia)')" = 0 ]
-tap_point $? "exec between calls: the new program has no descriptor of onehop's" "$(diagnosis)"
+expect_counts "exec between calls: the new program has no descriptor of onehop's" '3:served by onehop' '9+: -> ' \
+    '0: -> (/memfd:(onehop|simnode)-|/dev/shm/|/dev/nvidia)' -- run_work --nranks 3 --scenario exec --rounds 2
 expect_no_files
 
 # A program that closes NCCL, with communicators alive or not: onehop has kept it open, so nothing hangs in the air.

@@ -14,16 +14,13 @@ launch() {
 
 # expect_all NAME CALLS: the last command ended well; all its calls were served, and NCCL saw none.
 expect_all() {
-    [ "$status" = 0 ] && grep -q "^onehop: $2 of $2 collective calls served" "$out" &&
-        [ "$(report_of nccl_allreduce)" = 0 ]
-    tap_point $? "$1: all served" "$(diagnosis)"
+    expect_counts "$1: all served" "1:^onehop: $2 of $2 collective calls served" nccl_allreduce=0
 }
 
 # expect_none NAME: it ended well, by stock NCCL alone, and that is said.
 expect_none() {
-    [ "$status" = 0 ] && grep -q '^onehop: no communicator was seen' "$out" && [ "$(count_of 'stats:')" = 0 ] &&
-        [ "$(count_of 'served by onehop')" = 0 ]
-    tap_point $? "$1: works on stock NCCL, and that is said" "$(diagnosis)"
+    expect_counts "$1: works on stock NCCL, and that is said" '1:^onehop: no communicator was seen' 0:stats: \
+        '0:served by onehop'
 }
 
 launch env -i SIMNODE_TOPOLOGY=h200x2 bash -c "$pair" "$holder" "$(new_id)"
@@ -92,9 +89,7 @@ else
     fi
 fi
 
-launch "$abs_top_builddir/test/e2e/sim_static"
-[ "$status" = 0 ] && grep -q '^NCCL version 2.27.3+static: result' "$out" &&
-    grep -q '^onehop: no communicator was seen' "$out"
-tap_point $? "a statically linked NCCL works, and is not reached" "$(diagnosis)"
+expect "a statically linked NCCL works, and is not reached" 0 '^NCCL version 2.27.3\+static: result' \
+    '^onehop: no communicator was seen' -- launch "$abs_top_builddir/test/e2e/sim_static"
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 tap_done

@@ -18,32 +18,29 @@ profile() {
     NVTX_INJECTION64_PATH=$tool NVTX_TOOL_OUT=$scratch/nvtx run_app "$@"
 }
 
+# expect_ranges NAME NUMBER:PATTERN...: so many ranges have it.
+expect_ranges() {
+    local wanted wrong=
+    for wanted in "${@:2}"; do
+        [ "$(ranges "${wanted#*:}")" = "${wanted%%:*}" ] || wrong+=" $wanted"
+    done
+    tap_empty "${wrong:+not$wrong: $(cat "$scratch"/nvtx.*)}" "$1"
+}
+
 expect_served "two ranks under a profiler" -- profile --nranks 2 --counts 1000,20000 --iterations 3
-[ "$(ranges '^domain onehop$')" = 2 ] && [ "$(ranges '^schema ')" = 2 ]
-tap_point $? "a domain and a schema in each process" "$(cat "$scratch"/nvtx.*)"
-[ "$(ranges '^push ')" = 12 ] && [ "$(ranges '^pop 0$')" = 12 ] && [ "$(ranges '^push elsewhere')" = 0 ]
-tap_point $? "a range for each call, one in no other" "$(cat "$scratch"/nvtx.*)"
-[ "$(ranges '^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-5] bytes=4000 algorithm=[01] calls=1 collective=0$')" = 6 ] &&
-    [ "$(ranges ' bytes=80000 ')" = 6 ]
-tap_point $? "with the size" "$(cat "$scratch"/nvtx.*)"
-for sequence in 0 1 2 3 4 5; do
-    [ "$(ranges " sequence=$sequence ")" = 2 ] || break
-done
-[ "$(ranges " sequence=$sequence ")" = 2 ]
-tap_point $? "calls are numbered, the same on both ranks" "$(cat "$scratch"/nvtx.*)"
+expect_ranges "a domain and a schema in each process" '2:^domain onehop$' '2:^schema '
+expect_ranges "a range for each call, one in no other" '12:^push ' '12:^pop 0$' '0:^push elsewhere'
+expect_ranges "with the size" '6: bytes=80000 ' \
+    '6:^push ncclAllReduce [a-z_]+ comm=[0-9]+ sequence=[0-5] bytes=4000 algorithm=[01] calls=1 collective=0$'
+expect_ranges "calls are numbered, the same on both ranks" '2: sequence=0 ' '2: sequence=1 ' '2: sequence=2 ' \
+    '2: sequence=3 ' '2: sequence=4 ' '2: sequence=5 '
 ONEHOP_ALGO=twoshot profile --nranks 2 --counts 10 --types i32
-[ "$(ranges '^push ncclAllReduce twoshot .* algorithm=1 ')" = 2 ]
-tap_point $? "and the algorithm" "$(cat "$scratch"/nvtx.*)"
+expect_ranges "and the algorithm" '2:^push ncclAllReduce twoshot .* algorithm=1 '
 profile --nranks 2 --counts 10 --collectives allgather,reducescatter,broadcast --batch 3
-for range in 'AllGather .* bytes=80 .* collective=1' 'ReduceScatter .* bytes=80 .* collective=2' \
-    'Broadcast .* bytes=40 .* collective=3'; do
-    [ "$(ranges "^push nccl$range\$")" = 2 ] || break
-done
-[ "$(ranges "^push nccl$range\$")" = 2 ]
-tap_point $? "and the kind, with the bytes of its larger buffer" "$(cat "$scratch"/nvtx.*)"
+expect_ranges "and the kind, with the bytes of its larger buffer" '2:^push ncclAllGather .* bytes=80 .* collective=1$' \
+    '2:^push ncclReduceScatter .* bytes=80 .* collective=2$' '2:^push ncclBroadcast .* bytes=40 .* collective=3$'
 NVTX_TOOL_PLAIN=1 profile --nranks 2 --counts 10
-[ "$(ranges '^push ncclAllReduce [a-z_]+ 40$')" = 2 ] && [ "$(ranges '^schema')" = 0 ]
-tap_point $? "a profiler that knows no schemas gets the size" "$(cat "$scratch"/nvtx.*)"
+expect_ranges "a profiler that knows no schemas gets the size" '2:^push ncclAllReduce [a-z_]+ 40$' '0:^schema'
 ONEHOP_NVTX=0 profile --nranks 2 --counts 10
 [ "$status" = 0 ] && ! ls "$scratch"/nvtx.* >"$out.ls" 2>&1
 tap_point $? "ONEHOP_NVTX=0: none" "$(cat "$out" "$out.ls")"

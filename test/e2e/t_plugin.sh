@@ -15,9 +15,8 @@ run_pair() {
 # expect_network NAME NETWORK SERVED: the job went well, on that network, without a warning.
 expect_network() {
     run_first "$@"
-    [ "$status" = 0 ] && [ "$(count_of "NCCL INFO Using network $2")" = 4 ] && [ "$(count_of WARN)" = 0 ] &&
-        [ "$(sum_of served)" = "$3" ] && [ "$(($3 + $(report_of nccl_allreduce)))" = 12 ]
-    tap_point $? "$1: network $2, $3 of 12 calls served, no warning" "$(diagnosis)"
+    expect_counts "$1: network $2, $3 of 12 calls served, no warning" "4:NCCL INFO Using network $2" 0:WARN served="$3" \
+        nccl_allreduce=$((12 - $3))
 }
 
 # By version: 2.19 to 2.32, and one that knows none of the plugin versions there are.
@@ -26,8 +25,8 @@ for version in 21903 22203 22403 22602 22705 22803 22809 22907 23003 23007 23203
     served=6
     [ $version -lt 22803 ] || served=10
     SIMNODE_NCCL_VERSION=$version NCCL_NET_PLUGIN=onehop expect_network "NCCL $version" Socket $served -- run_pair
-    [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ] && [ "$(count_of 'Failed to initialize NET plugin onehop')" = 2 ]
-    tap_point $? "NCCL $version: found, asked once, declined" "$(diagnosis)"
+    expect_counts "NCCL $version: found, asked once, declined" '2:NET/Plugin: loaded onehop' \
+        '2:Failed to initialize NET plugin onehop'
 done
 NCCL_NET_PLUGIN=onehop expect_counts "first calls of other kinds: one is NCCL's, the others are served" \
     fallback=2 nccl_broadcast=2 served=10 allgather=4 reducescatter=4 broadcast=2 \
@@ -41,10 +40,8 @@ expect_counts "an NCCL that knows no version of this plugin: says so" '2:plugin 
 # NCCL asks the plugin that it has opened last for a profiler, unless it is given one.
 list_pair() {
     SIMNODE_NCCL_VERSION=$1 NCCL_NET_PLUGIN=onehop,simnet NCCL_PROFILER_PLUGIN=libnccl-net-onehop.so run_pair
-    [ "$status" = 0 ] && [ "$(count_of 'Using network simnet')" = $((4 - $2)) ] &&
-        [ "$(count_of 'Using network Socket')" = "$2" ] && [ "$(count_of WARN)" = 0 ] && [ "$(sum_of served)" = 10 ] &&
-        [ "$(count_of 'NET/Plugin: loaded onehop')" = 2 ]
-    tap_point $? "NCCL $1: onehop and a network, two communicators in turn" "$(diagnosis)"
+    expect_counts "NCCL $1: onehop and a network, two communicators in turn" "$((4 - $2)):Using network simnet" \
+        "$2:Using network Socket" 0:WARN served=10 '2:NET/Plugin: loaded onehop'
 }
 list_pair 22803 2
 expect_counts "NCCL 22803 looks for another plugin then" '2:could not find libnccl-net.so'
@@ -66,11 +63,10 @@ for way in split shrink; do
 done
 
 # An invariant communicator is served from its first call on: not the one that NCCL had made by then.
-ONEHOP_INVARIANT=1 NCCL_NET_PLUGIN=onehop run_pair
-[ "$status" = 0 ] && [ "$(sum_of served)" = 6 ] && [ "$(report_of nccl_allreduce)" = 6 ] &&
-    [ "$(count_of 'WARN comm .*: not invariant, NCCL executes its allreduces: .*before onehop followed it')" = 2 ] &&
-    [ "$(count_of 'invariant=yes')" = 2 ] && [ "$(count_of 'invariant=no')" = 2 ]
-tap_point $? "ONEHOP_INVARIANT=1: the first communicator is NCCL's, the second onehop's, from the first call on" "$(diagnosis)"
+ONEHOP_INVARIANT=1 NCCL_NET_PLUGIN=onehop expect_counts \
+    "ONEHOP_INVARIANT=1: the first communicator is NCCL's, the second onehop's, from the first call on" served=6 \
+    nccl_allreduce=6 '2:WARN comm .*: not invariant, NCCL executes its allreduces: .*before onehop followed it' \
+    2:invariant=yes 2:invariant=no -- run_pair
 
 # Names and lists.
 export SIMNODE_NCCL_VERSION=22705 # the first communicator goes to NCCL

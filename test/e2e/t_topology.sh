@@ -34,10 +34,9 @@ expect_stock "NCCL_P2P_DISABLE=1 on one rank" "NCCL_P2P_DISABLE=1" \
     -- run_work --nranks 4 --rank-env 3:NCCL_P2P_DISABLE=1
 
 # How many SMs the program allows: the least of all ranks, in every communicator of them.
-run_app --nranks 4 --rank-env 2:NCCL_MAX_CTAS=4 --counts 1,4000,5000,500000 --batch 4 --in-place
-[ "$status" = 0 ] && [ "$(count_of 'for 4 blocks in all: grids are smaller')" = 4 ] &&
-    [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" -gt 0 ]
-tap_point $? "NCCL_MAX_CTAS=4 on one rank: smaller grids on all, large messages are NCCL's" "$(diagnosis)"
+expect_counts "NCCL_MAX_CTAS=4 on one rank: smaller grids on all, large messages are NCCL's" served=1+ fallback=1+ \
+    '4:for 4 blocks in all: grids are smaller' \
+    -- run_app --nranks 4 --rank-env 2:NCCL_MAX_CTAS=4 --counts 1,4000,5000,500000 --batch 4 --in-place
 NCCL_MAX_CTAS=128 expect_served "NCCL_MAX_CTAS=128" -- run_work --nranks 4
 NCCL_MAX_CTAS=1 SIMNODE_BLOCK_THREADS=1 ONEHOP_MAX_BYTES=8M expect_served "NCCL_MAX_CTAS=1" \
     -- run_app --nranks 2 --counts 1,2000 --batch 2 --graph 2

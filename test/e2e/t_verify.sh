@@ -55,14 +55,12 @@ expect_counts "another value on a rank" served=48 verified=0 '3:WARN comm .*: no
     -- run_work --rank-env 0:ONEHOP_VERIFY=2 --rank-env 1:ONEHOP_VERIFY=0 --rank-env 2:ONEHOP_VERIFY=0
 expect_counts "a non-blocking communicator" served=1+ verified=0 '3:WARN comm .*: no call is verified: the communicator is non-blocking' \
     -- run_work --make nonblocking
-NCCL_NET_PLUGIN=onehop LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH \
-    expect_counts "one that was created before onehop was loaded, and may be non-blocking" served=1+ verified=0 \
-    '3:WARN comm .*: no call is verified: the communicator may be non-blocking' -- run_with '' "$app" "${work[@]}" --make nonblocking
-NCCL_NET_PLUGIN=onehop LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH expect_counts "... and which is blocking" \
-    served=1+ verified=1+ differing=0 0:WARN -- run_with '' "$app" "${work[@]}"
-NCCL_COMM_BLOCKING=1 NCCL_NET_PLUGIN=onehop LD_LIBRARY_PATH=$abs_top_builddir/.libs:$LD_LIBRARY_PATH \
-    expect_counts "... which NCCL_COMM_BLOCKING makes blocking" served=1+ verified=1+ 0:WARN \
-    -- run_with '' "$app" "${work[@]}" --make nonblocking
+by_plugin=(run_with '' env NCCL_NET_PLUGIN="$abs_top_builddir/.libs/libonehop.so" "$app" "${work[@]}")
+expect_counts "one that was created before onehop was loaded, and may be non-blocking" served=1+ verified=0 \
+    '3:WARN comm .*: no call is verified: the communicator may be non-blocking' -- "${by_plugin[@]}" --make nonblocking
+expect_counts "... and which is blocking" served=1+ verified=1+ differing=0 0:WARN -- "${by_plugin[@]}"
+NCCL_COMM_BLOCKING=1 expect_counts "... which NCCL_COMM_BLOCKING makes blocking" served=1+ verified=1+ 0:WARN \
+    -- "${by_plugin[@]}" --make nonblocking
 SIMNODE_FAIL=cuMemAlloc_v2:3 expect_counts "no memory for it on a rank" verified=0 '1+:WARN .*no call is verified' -- run_work
 
 expect_stock "a rank that declines when the others have voted" "rank 1" -- run_work --rank-env 1:SIMNODE_FAIL=cuKernelGetFunction

@@ -32,20 +32,19 @@ run_limited "$venv/bin/pip" install --no-index --disable-pip-version-check "$whe
 tap_point $status "pip installs it" "$(cat "$out")"
 rm -rf "$scratch/stage" "$prefix"
 export PATH=$venv/bin:$PATH
-run_limited onehop --version
-expect "the command, of this version" 0 "$("$abs_top_srcdir/scripts/version")"
+expect "the command, of this version" 0 "$("$abs_top_srcdir/scripts/version")" -- run_limited onehop --version
 library=$(python3 -c 'import onehop; print(onehop.preload_path())')
 tap_empty "$([[ $library = "$venv"/* ]] && [ -r "$library" ] || echo "$library")" "onehop.preload_path()"
-run_limited onehop doctor -- "$app" --nranks 2 --counts 5,5000
-expect "onehop doctor: served" 0 '^ok' 'verdict  *yes|[1-9][0-9]* of [0-9]* collective calls served'
-LD_PRELOAD=$library ONEHOP_DEBUG=INFO run_limited "$app" --nranks 2 --counts 5,5000
-expect "LD_PRELOAD: served" 0 '^ok' 'nranks 2: served by onehop'
+expect "onehop doctor: served" 0 '^ok' 'verdict  *yes|[1-9][0-9]* of [0-9]* collective calls served' \
+    -- run_limited onehop doctor -- "$app" --nranks 2 --counts 5,5000
+expect "LD_PRELOAD: served" 0 '^ok' 'nranks 2: served by onehop' \
+    -- run_limited env LD_PRELOAD="$library" ONEHOP_DEBUG=INFO "$app" --nranks 2 --counts 5,5000
 for via in preload plugin audit; do
-    run_limited python3 -m onehop run --stats --via $via -- "$app" --nranks 2 --counts 5,5000 --iterations 3
-    expect "python -m onehop run --via $via: served" 0 '^ok' '[1-9][0-9]* of [0-9]* collective calls served'
+    expect "python -m onehop run --via $via: served" 0 '^ok' '[1-9][0-9]* of [0-9]* collective calls served' \
+        -- run_limited python3 -m onehop run --stats --via $via -- "$app" --nranks 2 --counts 5,5000 --iterations 3
 done
-run_limited env - bash -c '. "$0" && complete -p onehop' "$venv/share/bash-completion/completions/onehop"
-expect "the completion" 0 'onehop$'
+expect "the completion" 0 'onehop$' \
+    -- run_limited env - bash -c '. "$0" && complete -p onehop' "$venv/share/bash-completion/completions/onehop"
 tap_empty "$(for page in 1/onehop.1 1/onehop-run.1 3/onehop.3 7/onehop.7; do
     [ -s "$venv/share/man/man$page" ] || echo "$page"
 done)" "manual pages"
