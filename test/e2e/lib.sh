@@ -8,7 +8,13 @@
 app=$abs_top_builddir/test/e2e/sim_app
 onehop=$abs_top_builddir/src/tools/onehop
 conformance=$abs_top_builddir/test/conformance/onehop-conformance
-plugin=$abs_top_builddir/.libs/libonehop.so
+reach=$abs_top_builddir/test/e2e/reach
+linked=$abs_top_builddir/test/e2e/reach_linked
+live=$abs_top_builddir/test/e2e/sim_live
+objects=$abs_top_builddir/test/e2e/.libs
+libs=$abs_top_builddir/.libs
+plugin=$libs/libonehop.so
+faulty_plugin="$plugin $objects/libsyscallfault.so" # its calls of the C library fail on request
 stand_ins=$abs_top_builddir/test/simnode/.libs
 scratch=$(mktemp -d)
 shm=$(mktemp -d /dev/shm/onehop-test.XXXXXX) # other tests may run beside this one: the default folder is not ours alone
@@ -31,7 +37,7 @@ limit=60 # seconds a run may take; a sanitizer makes the largest messages many t
 export LD_LIBRARY_PATH=$stand_ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export SIMNODE_TOPOLOGY=h200x8
 export SIMNODE_REPORT=$scratch/report
-export ONEHOP_DEBUG=INFO ONEHOP_STATS=1
+export ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_SHM_DIR=$shm
 
 # run_limited COMMAND...: runs it. Settings go before it (NAME=value run_limited ...). Sets $status; fills $out and, for stderr,
 # $err, where that is kept apart.
@@ -94,7 +100,7 @@ run_ranks() {
     status=0
     rm -f "$scratch"/report.* "$out" "$out".[01]
     local command=()
-    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    while [ "$1" != -- ]; do
         command+=("$1")
         shift
     done
@@ -264,9 +270,9 @@ expect_counts() {
 
 # expect_served_both_ways NAME PRELOAD: two ranks of reach with PRELOAD, linked with NCCL and by dlsym, are served.
 expect_served_both_ways() {
-    run_ranks env LD_PRELOAD="$2" "$abs_top_builddir/test/e2e/reach_linked" -- linked
+    run_ranks env LD_PRELOAD="$2" "$linked" -- linked
     expect_counts "$1, linked" served=12 0:WARN
-    run_ranks env LD_PRELOAD="$2" "$abs_top_builddir/test/e2e/reach" -- late:libnccl.so.2
+    run_ranks env LD_PRELOAD="$2" "$reach" -- late:libnccl.so.2
     expect_counts "$1, late:libnccl.so.2" served=12 0:WARN
 }
 
@@ -285,7 +291,7 @@ expect_right() {
     judge $? "$1: right results"
 }
 
-# Passed when the runs with ONEHOP_SHM_DIR=$shm have left nothing there.
+# Passed when the runs have left nothing in shared memory.
 expect_no_files() {
     tap_empty "$(ls -A "$shm")" "nothing is left in shared memory"
 }

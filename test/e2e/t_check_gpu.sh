@@ -8,7 +8,7 @@
 command -v python3 >/dev/null || tap_skip_all "no python3"
 unset ONEHOP_DEBUG ONEHOP_STATS
 limit=300
-export SIMNODE_NCCL_LAZY=1 SIMNODE_TOPOLOGY=h200x2 NCCL_LIB=$stand_ins TMPDIR=$scratch ONEHOP_SHM_DIR=$shm
+export SIMNODE_NCCL_LAZY=1 SIMNODE_TOPOLOGY=h200x2 NCCL_LIB=$stand_ins TMPDIR=$scratch
 
 make -s -C "$abs_top_builddir" install DESTDIR="$scratch/stage" >"$scratch/install.log" 2>&1
 prefix=$(cd "$(dirname "$(find "$scratch/stage" -path '*/bin/onehop')")/.." && pwd)
@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
     workers = [subprocess.Popen([*command[:1], str(rank), *command[1:]]) for rank in range(int(ranks))]
     sys.exit(max(abs(worker.wait()) for worker in workers))
 END
-export REACH=$abs_top_builddir/test/e2e/reach REACH_OBJECT=$abs_top_builddir/test/e2e/.libs/libreach.so
+export REACH=$reach REACH_OBJECT=$objects/libreach.so
 export PYTHONPATH=$scratch/packages
 
 # fake PATH: the program PATH of the folder is what stands on stdin, a shell script.

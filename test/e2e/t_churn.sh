@@ -5,7 +5,7 @@
 
 rounds=${OH_CHURN_ROUNDS:-45}
 stress=$abs_top_builddir/test/gpu/stress_comms
-export ONEHOP_SHM_DIR=$shm ONEHOP_DEBUG=WARN ONEHOP_STATS=0
+export ONEHOP_DEBUG=WARN ONEHOP_STATS=0
 
 # churn ARGUMENT...
 churn() {

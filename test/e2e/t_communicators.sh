@@ -68,7 +68,6 @@ asked=$(grep -c nvmlDeviceGetP2PStatus "$scratch/trace")
 [ "$asked" = 36 ]
 tap_point $? "what does not change is asked once: $asked questions about six pairs" "36 expected"
 
-export ONEHOP_SHM_DIR=$shm
 for local in 1 2; do
     expect_served "50 rounds, $local ranks a process" \
         -- run_app --nranks 2 --local $local --scenario churn --rounds 50 --counts 1000

@@ -3,10 +3,7 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 user=$abs_top_builddir/test/e2e/dlsym_user
-other=$abs_top_builddir/test/e2e/.libs/libinterpose.so
-linked=$abs_top_builddir/test/e2e/reach_linked
-reach=$abs_top_builddir/test/e2e/reach
-export ONEHOP_SHM_DIR=$shm
+other=$objects/libinterpose.so
 
 # unchanged NAME LIBRARIES COMMAND...: the same output with the libraries preloaded, and with onehop before or behind.
 unchanged() {
@@ -36,8 +33,8 @@ tap_point $? "the program works by itself" "$("$user" 2>&1)"
 unchanged "fine points of dlsym" "" "$user"
 unchanged "fine points of dlsym, from an object" "" "$user" "$other"
 unchanged "beside another interposer of dlsym" "$other" "$user"
-unchanged "from an object linked for a high address" "" "$user" "$abs_top_builddir/test/e2e/.libs/libhigh.so"
-unchanged "beside an interposer of what onehop's dlsym uses" "$abs_top_builddir/test/e2e/.libs/libdlsym_wrapper.so" "$user"
+unchanged "from an object linked for a high address" "" "$user" "$objects/libhigh.so"
+unchanged "beside an interposer of what onehop's dlsym uses" "$objects/libdlsym_wrapper.so" "$user"
 served_beside "another interposer of ncclAllReduce and dlsym" "$other"
 # In front it sees every call, and its RTLD_NEXT leads to onehop; behind onehop it sees none of those that are served.
 INTERPOSE_SAY=1 run_ranks env LD_PRELOAD="$other $plugin" "$linked" -- linked

@@ -2,7 +2,6 @@
 # onehop doctor: what it says of machines, of running processes and of programs, and its exit status.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-holder=$abs_top_builddir/test/e2e/sim_live
 static=$abs_top_builddir/test/e2e/sim_static
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x4 HOME=$scratch/home
 unset ONEHOP_STATS ONEHOP_DEBUG LD_PRELOAD CUDA_VISIBLE_DEVICES
@@ -59,7 +58,7 @@ ONEHOP_LIBRARY=$abs_top_srcdir/README.md expect "a library that is none" 1 'no +
 ONEHOP_LIBRARY=$stand_ins/libnccl.so.2 expect "a library that is another" 1 "no +library .*libnccl.so.* is not onehop's" \
     -- doctor
 expect "a file that another doctor has left" 0 'yes +shared_memory' \
-    -- run_limited bash -c 'touch "$1/onehop-doctor.$$"; ONEHOP_SHM_DIR=$1 exec "$0" doctor' "$onehop" "$shm"
+    -- run_limited bash -c 'touch "$ONEHOP_SHM_DIR/onehop-doctor.$$"; exec "$0" doctor' "$onehop"
 [ "$(ls -A "$shm" | wc -l)" = 1 ]
 tap_point $? "and none of this one" "$(ls -A "$shm")"
 SIMNODE_NCCL_VERSION=21805 expect "an NCCL that is too old" 1 'no +nccl .*version 2\.18\.5' -- doctor
@@ -70,7 +69,8 @@ else
         'no +driver +libcuda.so.1 cannot be opened; see .onehop topo., or add --simulated' -- doctor
     LD_LIBRARY_PATH= expect "no driver, --simulated" 0 '^verdict: yes: onehop serves' -- doctor --simulated
 fi
-tap_empty "$(find /dev/shm -maxdepth 1 -name 'onehop-doctor.*' -newer "$scratch/wait")" "nothing is left in shared memory"
+rm "$shm"/onehop-doctor.*
+expect_no_files
 
 # --- a process
 
@@ -92,11 +92,11 @@ expect_held() {
 
 # Two ranks that are served; the process that is checked is rank 0.
 id=$(new_id)
-LD_PRELOAD=$plugin "$holder" 1 2 "$id" hold <"$scratch/wait" >/dev/null 2>&1 9>&- &
+LD_PRELOAD=$plugin "$live" 1 2 "$id" hold <"$scratch/wait" >/dev/null 2>&1 9>&- &
 held+=($!)
 expect_held "preloaded: served" 0 "yes +nccl +$stand_ins/libnccl.so.2" "yes +onehop +$plugin, by LD_PRELOAD" \
     'yes +calls +3 of 3 collective calls served$' '^verdict: yes: onehop serves its calls' \
-    -- hold env LD_PRELOAD="$plugin" "$holder" 0 2 "$id" hold
+    -- hold env LD_PRELOAD="$plugin" "$live" 0 2 "$id" hold
 expect "preloaded: served, as JSON" 0 '"schema": 2' '"mode": "process"' '"text": ".*, by LD_PRELOAD"' '3 of 3 collective calls' \
     -- doctor --json --pid "$pid"
 if command -v python3 >/dev/null; then
@@ -105,7 +105,7 @@ else
     tap_skip "the JSON is well-formed" "no python3"
 fi
 ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
-lone=("$holder" 0 1 "$(new_id)" hold)
+lone=("$live" 0 1 "$(new_id)" hold)
 expect_held "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start' -- hold "${lone[@]}"
 expect_held "a preload that is not there" 1 '^verdict: no: .*LD_PRELOAD names /nowhere/libonehop.so, which is not there' \
     -- hold env LD_PRELOAD=/nowhere/libonehop.so "${lone[@]}"
@@ -123,7 +123,7 @@ expect_held "a plugin by its short name" 1 'NCCL_NET_PLUGIN names onehop, which 
     -- hold env NCCL_NET_PLUGIN=onehop "${lone[@]}"
 expect_held "a plugin before the first communicator" 2 \
     'NCCL_NET_PLUGIN names .*, which NCCL loads with its first communicator' \
-    -- hold env NCCL_NET_PLUGIN="$abs_top_builddir/.libs/libnccl-net-onehop.so" "$static" hold
+    -- hold env NCCL_NET_PLUGIN="$libs/libnccl-net-onehop.so" "$static" hold
 expect_held "a single rank: its calls come, and are not served" 1 '0 of 3 collective calls served; fallbacks: ' \
     '^verdict: no: 0 of 3' -- hold env LD_PRELOAD="$plugin" "${lone[@]}"
 expect_held "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set' \
@@ -156,9 +156,8 @@ own_allreduce libs libtensorrt_llm.so 'TensorRT-LLM .*allreduce_strategy: NCCL'
 
 # By the other ways of loading.
 export REACH_HOLD=1
-reach=$abs_top_builddir/test/e2e/reach
-object=$abs_top_builddir/test/e2e/.libs/libreach.so
-net=$abs_top_builddir/.libs/libnccl-net-onehop.so
+object=$objects/libreach.so
+net=$libs/libnccl-net-onehop.so
 # By NCCL_NET_PLUGIN: calls come if the program is linked or looks late, and not if it looked before.
 for way in object:"$object" late:libnccl.so.2; do
     expect_held "plugin, ${way%%:*}: calls come" 1 'onehop +.*, by NCCL_NET_PLUGIN' \
@@ -204,10 +203,10 @@ err=$scratch/err doctor --json -- "$app" --nranks 2 --counts 5
 [ "$status" = 0 ] && grep -q '^ok 2 ranks' "$scratch/err" && [ "$(head -c 1 "$out")" = '{' ] && grep -q '"served": 2,' "$out"
 tap_point $? "what the program says goes to stderr, and only JSON to stdout" "$(cat "$scratch/err" "$out")"
 expect "the environment is cleared on the way" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly; check' \
-    -- doctor env -i SIMNODE_TOPOLOGY=h200x4 "$holder" 0 1 "$(new_id)"
+    -- doctor env -i SIMNODE_TOPOLOGY=h200x4 "$live" 0 1 "$(new_id)"
 LD_PRELOAD=$scratch/vllm/_C.abi3.so expect "a program with vLLM's library: the option" 1 \
     'note +own_allreduce +vLLM in process [0-9]+ .*--disable-custom-all-reduce' \
-    -- doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$holder" "$(new_id)"
+    -- doctor bash -c '"$0" 0 1 "$1"; sleep 1' "$live" "$(new_id)"
 expect "a statically linked program" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' \
     -- doctor "$static"
 for version in 22809 22705; do # the latter tells plugins no hash
@@ -220,10 +219,10 @@ expect "the same as JSON" 1 '"processes_unreached": 2' \
 expect "plugin, dlsym for each communicator: served" 0 '^verdict: yes: onehop served calls' \
     -- doctor --via plugin bash -c "$pair" "$reach" "$(new_folder)" late:libnccl.so.2
 expect "plugin, linked: served" 0 '^verdict: yes: onehop served calls' \
-    -- doctor --via plugin bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
+    -- doctor --via plugin bash -c "$pair" "$linked" "$(new_folder)" linked
 REACH_IDLE=1 expect "a program that makes no call: cannot be told, and where programs have their own all-reduce" 2 \
     '^verdict: unknown: the program made no call of a collective that onehop serves; .* own all-reduce see doc/integrations.md$' \
-    -- doctor bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
+    -- doctor bash -c "$pair" "$linked" "$(new_folder)" linked
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true
 expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started' \
     -- doctor "$scratch/nothing"

@@ -3,7 +3,6 @@
 # goes on, and no name is left in shared memory, or the next process of the user takes it away.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$shm
 export ASAN_OPTIONS="${ASAN_OPTIONS-}:detect_leaks=0" # what such processes have allocated, they end with
 work=(--counts 5000)
 
@@ -43,7 +42,7 @@ expect_no_files
 # A program that closes NCCL, with communicators alive or not: onehop has kept it open, so nothing hangs in the air.
 close=(close:libnccl.so.2 close:libnccl.so.2 close:libnccl.so.2)
 for mode in end KEEP; do
-    run_ranks env LD_PRELOAD="$plugin" REACH_$mode=1 "$abs_top_builddir/test/e2e/reach" -- "${close[@]}"
+    run_ranks env LD_PRELOAD="$plugin" REACH_$mode=1 "$reach" -- "${close[@]}"
     expect_counts "dlclose of NCCL, three times, $mode: served" served=36 nccl_allreduce=0 '6:^reach: the library stays'
     expect_no_files
 done
@@ -61,7 +60,7 @@ names=0
 run_work --nranks 2 --make nonblocking --scenario exec --rounds 0
 next_cleans_up "exec in the middle of a set-up"
 
-plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+plugin=$faulty_plugin
 export SIMNODE_CALLER=libonehop.so
 for at in flock:1 ftruncate:1 posix_fallocate:1 mmap:1 cuMemAlloc_v2:1; do
     SIMNODE_KILL=$at run_work --nranks 2

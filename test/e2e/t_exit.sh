@@ -3,12 +3,9 @@
 # library, which runs behind onehop's. Each has one record, with all its calls and a reason that is true.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-program=$abs_top_builddir/test/e2e/sim_live
-export ONEHOP_SHM_DIR=$shm
-
 # records MADE CALLS WHERE RECORDS SERVED FALLBACK [REASON]: of both ranks.
 records() {
-    run_ranks env LD_PRELOAD="$plugin" "$program" -- exit "${@:1:3}"
+    run_ranks env LD_PRELOAD="$plugin" "$live" -- exit "${@:1:3}"
     expect_counts "made $1, calls $2, last part in $3" "$4:stats: rank" served="$5" fallback="$6" "$4:stats: .*${7-}" 0:WARN
 }
 

@@ -3,7 +3,6 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,5000 --batch 2)
-export ONEHOP_SHM_DIR=$shm
 
 # Set-up fails on one rank: all fall back.
 kind=allreduce

@@ -2,8 +2,7 @@
 # How programs come to be started under `onehop run`, and those that onehop cannot follow. (Launchers: t_loading.sh.)
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-holder=$abs_top_builddir/test/e2e/sim_live
-library=$abs_top_builddir/test/e2e/.libs/libsimcaller.so
+library=$objects/libsimcaller.so
 launch=$abs_top_srcdir/test/e2e/launch.py
 export TMPDIR=$scratch SIMNODE_TOPOLOGY=h200x2
 
@@ -23,11 +22,11 @@ expect_none() {
         '0:served by onehop'
 }
 
-launch env -i SIMNODE_TOPOLOGY=h200x2 bash -c "$pair" "$holder" "$(new_id)"
+launch env -i SIMNODE_TOPOLOGY=h200x2 bash -c "$pair" "$live" "$(new_id)"
 expect_none "env -i between onehop run and the program"
 run_limited env -i PATH="$PATH" TMPDIR="$scratch" ASAN_OPTIONS="${ASAN_OPTIONS-}" SIMNODE_TOPOLOGY=h200x2 \
     SIMNODE_REPORT="$SIMNODE_REPORT" \
-    "$onehop" run --stats -- bash -c "$pair" "$holder" "$(new_id)"
+    "$onehop" run --stats -- bash -c "$pair" "$live" "$(new_id)"
 expect_all "env -i before onehop run" 6
 
 if [ -n "$OH_SANITIZERS" ]; then
@@ -36,9 +35,9 @@ elif ! command -v python3 >/dev/null; then
     tap_skip "python" "no python3"
 else
     # Children of fork leave by _exit: their communicators are destroyed, so that they are counted all the same.
-    launch python3 "$launch" fork "$library" "$holder" "$(new_id)"
+    launch python3 "$launch" fork "$library" "$live" "$(new_id)"
     expect_all "python, fork before NCCL is used" 6
-    launch python3 "$launch" fork-after "$library" "$holder" "$(new_id)"
+    launch python3 "$launch" fork-after "$library" "$live" "$(new_id)"
     expect_all "python, fork after NCCL was used, and a new job by exec" 12
     child=$(sed -n 's/^child \([0-9]*\)$/\1/p' "$out")
     [ -n "$child" ] && [ "$(count_of "^onehop: [^ ]*:$child ")" = 0 ]
@@ -53,7 +52,7 @@ elif [ -n "$OH_SANITIZERS" ]; then
 else
     mkdir -m 777 "$scratch/open"
     chmod 755 "$scratch"
-    cp "$abs_top_builddir/test/e2e/sim_live" "$scratch/setuid"
+    cp "$live" "$scratch/setuid"
     chown 65534 "$scratch/setuid"
     chmod 4755 "$scratch/setuid"
     launch bash -c "$pair" "$scratch/setuid" "$scratch/open/id"
@@ -63,10 +62,9 @@ else
         tap_skip "a set-user-ID program" "$(tail -n 1 "$out")"
     fi
     # Linked with onehop itself, as good as named in /etc/ld.so.preload: loaded, and inert.
-    lib=$abs_top_builddir/test/e2e/.libs
-    cp "$abs_top_builddir/.libs/libonehop.so" "$scratch/libonehop.so"
+    cp "$libs/libonehop.so" "$scratch/libonehop.so"
     $CC $OH_CPPFLAGS -I"$abs_top_srcdir/test/e2e" -o "$scratch/linked" "$abs_top_srcdir/test/e2e/sim_live.c" \
-        -Wl,--no-as-needed "$scratch/libonehop.so" "$lib/libsimcaller.so" -Wl,-rpath,"$scratch:$lib" >"$out" 2>&1
+        -Wl,--no-as-needed "$scratch/libonehop.so" "$objects/libsimcaller.so" -Wl,-rpath,"$scratch:$objects" >"$out" 2>&1
     linked() {
         rm -f "$scratch/open/trace"
         SIMNODE_TRACE=$scratch/open/trace SIMNODE_CALLER=libonehop.so SIMNODE_REPORT=$scratch/open/report \

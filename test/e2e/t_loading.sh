@@ -4,10 +4,7 @@
 # The table is printed (# |...).
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-libs=$abs_top_builddir/.libs
-objects=$abs_top_builddir/test/e2e/.libs
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH # for libnccl-net-onehop.so
-export ONEHOP_SHM_DIR=$shm
 export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
 # The environment of each way of loading.
@@ -80,8 +77,6 @@ deep_row() {
     fi
 }
 
-reach=$abs_top_builddir/test/e2e/reach
-linked=$abs_top_builddir/test/e2e/reach_linked
 object=$objects/libreach.so
 nccl=$stand_ins/libnccl.so.2
 copy=$stand_ins/libncclcopy.so.2
@@ -105,17 +100,16 @@ if [ -z "${OH_SANITIZERS-}" ] && command -v python3 >/dev/null; then # (python3 
     row "Python ctypes, absolute path" 12 0 12 python3 "$script" -- "$nccl"
     row "Python ctypes, looked up for each communicator" 12 10 12 python3 "$script" -- libnccl.so.2 late
     library=$objects/libsimcaller.so
-    holder=$abs_top_builddir/test/e2e/sim_live
     launch=$abs_top_srcdir/test/e2e/launch.py
     export SIMNODE_TOPOLOGY=h200x2 PYTHONPATH=$abs_top_srcdir/test/e2e PYTHONDONTWRITEBYTECODE=1
     launched "a launcher with a subprocess for each rank (torchrun)" 6 4 6 python3 "$launch" torchrun "$library" \
-        "$holder" ID
-    launched "Python multiprocessing, spawn" 6 4 6 python3 "$launch" spawn "$library" "$holder" ID
-    launched "Python multiprocessing, fork" 6 4 6 python3 "$launch" fork "$library" "$holder" ID
-    launched "the same, started as \`python -m\`, spawn" 6 4 6 python3 -m launch spawn "$library" "$holder" ID
+        "$live" ID
+    launched "Python multiprocessing, spawn" 6 4 6 python3 "$launch" spawn "$library" "$live" ID
+    launched "Python multiprocessing, fork" 6 4 6 python3 "$launch" fork "$library" "$live" ID
+    launched "the same, started as \`python -m\`, spawn" 6 4 6 python3 -m launch spawn "$library" "$live" ID
 fi
 if find_mpirun; then
-    launched "mpirun" 6 4 6 "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$abs_top_builddir/test/e2e/sim_live" ID
+    launched "mpirun" 6 4 6 "${mpirun[@]}" -n 2 bash -c "$mpi_ranks" "$live" ID
 else
     tap_skip "mpirun" "$no_mpirun"
 fi

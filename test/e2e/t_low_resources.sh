@@ -4,14 +4,13 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 work=(--counts 1,5000 --batch 2)
-export ONEHOP_SHM_DIR=$shm
 
 # Enough for the program's buffers, and not for staging memory.
 expect_stock "no device memory on one rank" "rank 2: no staging memory" \
     -- run_work --nranks 4 --rank-env 2:SIMNODE_MEMORY_MIB=10
 SIMNODE_MEMORY_MIB=10 expect_stock "no device memory on any rank" "no staging memory" -- run_work --nranks 4
-SIMNODE_MEMORY_MIB=50 run_work --nranks 2 --comms 3 --batch 3
-expect_counts "device memory for one communicator of three" '2:served by onehop' '4:back to NCCL: .*no staging memory'
+SIMNODE_MEMORY_MIB=50 expect_counts "device memory for one communicator of three" '2:served by onehop' \
+    '4:back to NCCL: .*no staging memory' -- run_work --nranks 2 --comms 3 --batch 3
 
 # The place where ranks meet.
 ONEHOP_SHM_DIR=$shm/nowhere expect_stock "no such folder" "cannot open the shared memory" -- run_work --nranks 3
@@ -20,39 +19,36 @@ ONEHOP_SHM_DIR=/proc/self expect_stock "a folder in which nothing can be made" "
 expect_stock "no folder on one rank" "(present on this host for . of 3|cannot open the shared memory)" \
     -- run_work --nranks 3 --rank-env 1:ONEHOP_SHM_DIR=/dev/null
 
-# mounted NAME OPTIONS: the folder is a file system of its own for the whole job, where that is allowed.
+# mounted NAME OPTIONS: the folder is a file system of its own for the whole job, where that is allowed. The mount lives and dies
+# with a name space of its own.
 real_app=$app
+mkdir -p "$scratch/place"
 mounted() {
-    mkdir -p "$scratch/place"
     cat >"$scratch/mounted" <<MOUNTED
 #!/bin/sh
+[ "\$1" = alone ] || exec unshare -m -- "\$0" alone "\$@"
 mount -t tmpfs -o $2 tmpfs "$scratch/place" || exit 1
 cat /dev/zero >"$scratch/place/full" 2>/dev/null
+shift
 exec "$real_app" "\$@"
 MOUNTED
-    # The mount lives and dies with a name space of its own.
-    printf '#!/bin/sh\nexec unshare -m -- "%s" "$@"\n' "$scratch/mounted" >"$scratch/alone"
-    chmod +x "$scratch/mounted" "$scratch/alone"
-    if ! unshare -m mount -t tmpfs -o "$2" tmpfs "$scratch/place" 2>/dev/null; then
+    chmod +x "$scratch/mounted"
+    if unshare -m mount -t tmpfs -o "$2" tmpfs "$scratch/place" 2>/dev/null; then
+        app=$scratch/mounted ONEHOP_SHM_DIR=$scratch/place expect_stock "$1" "cannot open the shared memory" \
+            -- run_work --nranks 3
+    else
         tap_skip "$1" "no file system can be mounted here"
-        return
     fi
-    app=$scratch/alone
-    ONEHOP_SHM_DIR=$scratch/place run_work --nranks 3
-    app=$real_app
-    expect_stock "$1" "cannot open the shared memory"
 }
 mounted "shared memory is full" size=4k
 mounted "shared memory is read-only" ro
 
 # The same by the calls' own errors, on one rank, wherever this runs.
-plugin_alone=$plugin
-plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
 for function in posix_fallocate ftruncate open mmap; do
-    SIMNODE_CALLER=libonehop.so run_work --nranks 3 --rank-env 1:SIMNODE_FAIL=$function
-    expect_stock "$function always fails on one rank" "(present on this host for . of 3|cannot open the shared memory)"
+    plugin=$faulty_plugin SIMNODE_CALLER=libonehop.so expect_stock "$function always fails on one rank" \
+        "(present on this host for . of 3|cannot open the shared memory)" \
+        -- run_work --nranks 3 --rank-env 1:SIMNODE_FAIL=$function
 done
-plugin=$plugin_alone
 
 # Few descriptors while communicators are made. onehop would hold one meanwhile, so it takes none of the last.
 stock=0 same=0 served=0

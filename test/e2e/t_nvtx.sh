@@ -3,8 +3,7 @@
 # loaded, where no profiler asks.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$shm
-tool=$abs_top_builddir/test/e2e/.libs/libnvtxtool.so
+tool=$objects/libnvtxtool.so
 grep -q 'define HAVE_NVTX 1' "$abs_top_builddir/config.h" || tap_skip_all "built without the NVTX headers"
 
 # ranges PATTERN: how many ranges of all processes have it.

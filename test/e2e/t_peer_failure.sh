@@ -2,8 +2,6 @@
 # What must not hang, what must be told, and what must not be taken for a fault: rows of the table in doc/faults.md.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$shm
-
 # What doc/faults.md promises, in ms, times the slack of a loaded machine. Here kernels are threads, many more than there
 # are processors: how soon they leave says little.
 slack=8

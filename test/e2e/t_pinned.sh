@@ -9,22 +9,18 @@ vllm=(NCCL_LAUNCH_MODE=GROUP NCCL_COLLNET_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_P2P_N
 sglang=(NCCL_ALGO=allreduce:tree NCCL_MIN_NCHANNELS=8 NCCL_MAX_NCHANNELS=8)
 reason='NCCL_ALGO=[A-Za-z:]* pins NCCL.s order of sums; ONEHOP_INVARIANT=1 pins onehop.s'
 
-# with SETTINGS COMMAND...: runs the command with the variables of an array.
-with() {
-    local -n settings=$1
-    local setting
-    for setting in "${settings[@]}"; do
-        export "${setting?}"
+# work_with SETTING... [-- ARGUMENT...]: run_work with these variables.
+work_with() {
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        local -x "$1"
+        shift
     done
-    "${@:2}"
-    for setting in "${settings[@]}"; do
-        unset "${setting%%=*}"
-    done
+    run_work "${@:2}"
 }
 
-with vllm expect_stock "vLLM's variables" "$reason" -- run_work
-with sglang expect_stock "SGLang's variables" "$reason" -- run_work
-with sglang expect_stock "SGLang's variables, one thread" "$reason" -- run_work --local 3
+expect_stock "vLLM's variables" "$reason" -- work_with "${vllm[@]}"
+expect_stock "SGLang's variables" "$reason" -- work_with "${sglang[@]}"
+expect_stock "SGLang's variables, one thread" "$reason" -- work_with "${sglang[@]}" -- --local 3
 for algorithm in Tree Ring CollnetDirect CollnetChain; do
     NCCL_ALGO=$algorithm expect_stock "Megatron-LM with $algorithm" "$reason" -- run_work
 done
@@ -35,9 +31,8 @@ NCCL_CONF_FILE=$scratch/nccl.conf expect_stock "in nccl.conf" "$reason" -- run_w
 NCCL_CONF_FILE=$scratch/nccl.conf ONEHOP_PINNED=serve expect_served "ONEHOP_PINNED=serve" -- run_work
 NCCL_CONF_FILE=$scratch/nccl.conf ONEHOP_PINNED=serve expect_stock "ONEHOP_PINNED=serve, not on one rank" "rank 1: $reason" \
     -- run_work --rank-env 1:ONEHOP_PINNED=forward
-NCCL_ALGO=Tree run_limited "$onehop" run --stats -- "$app" --timeout $limit "${work[@]}"
-[ "$status" = 0 ] && grep -qE "^onehop: 0 of [0-9]+ collective calls served" "$out" && grep -qE "fallbacks: .*$reason" "$out"
-tap_point $? "the statistics have the reason" "$(diagnosis)"
+NCCL_ALGO=Tree expect "the statistics have the reason" 0 "^onehop: 0 of [0-9]+ collective calls served" "fallbacks: .*$reason" \
+    -- run_limited "$onehop" run --stats -- "$app" --timeout $limit "${work[@]}"
 
 # NCCL's protocol and channels leave its order open.
 NCCL_PROTO=Simple expect_served "NCCL_PROTO=Simple" -- run_work

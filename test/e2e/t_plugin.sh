@@ -2,10 +2,8 @@
 # NCCL_NET_PLUGIN: how NCCL of several versions finds onehop, goes on without it as a network, and says nothing of it.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-libs=$abs_top_builddir/.libs
-linked=$abs_top_builddir/test/e2e/reach_linked
 export LD_LIBRARY_PATH=$libs:$LD_LIBRARY_PATH
-export ONEHOP_SHM_DIR=$shm NCCL_DEBUG=INFO
+export NCCL_DEBUG=INFO
 export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
 run_pair() {

@@ -3,13 +3,9 @@
 # functions their NCCL has. Calls by both names are onehop's, so that ranks with and without a tool agree.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-objects=$abs_top_builddir/test/e2e/.libs
 tool=$objects/libpnccltool.so
 object=$objects/libreach.so
 copy=$objects/libreachcopy.so
-reach=$abs_top_builddir/test/e2e/reach
-linked=$abs_top_builddir/test/e2e/reach_linked
-export ONEHOP_SHM_DIR=$shm
 export SIMNODE_NCCL_LAZY=1 # as NCCL does: the first call returns when all ranks have come to it
 
 # For bash -c with PROGRAM RANK...: TOOL in front, on rank 0 alone.

@@ -5,9 +5,7 @@
 
 [ -z "${OH_SANITIZERS-}" ] || tap_skip_all "a sanitizer's runtime is linked already"
 user=$abs_top_builddir/test/e2e/dlsym_user
-linked=$abs_top_builddir/test/e2e/reach_linked
-reach=$abs_top_builddir/test/e2e/reach
-export ONEHOP_SHM_DIR=$shm LSAN_OPTIONS=detect_leaks=0 ASAN_OPTIONS=detect_leaks=0
+export LSAN_OPTIONS=detect_leaks=0 ASAN_OPTIONS=detect_leaks=0
 
 # What runs before main refers to no function but onehop's own. __stack_chk_fail: it only ends the process.
 objects=$abs_top_builddir/src/interpose/.libs

@@ -176,10 +176,9 @@ expect "--stats: env -i takes onehop away, and that is said" 0 '^ok' '^onehop: n
     -- run --stats -- env -i LD_LIBRARY_PATH="$LD_LIBRARY_PATH" SIMNODE_TOPOLOGY=h200x4 "$app" --nranks 2 --counts 7
 
 # By the other ways, with two ranks in one folder.
-reach=$abs_top_builddir/test/e2e/reach
 ctypes=$abs_top_srcdir/test/e2e/reach_ctypes.py
 export SIMNODE_TOPOLOGY=h200x2
-SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
+SIMNODE_NCCL_LAZY=1 run --via plugin --stats -- bash -c "$pair" "$linked" "$(new_folder)" linked
 expect "--via plugin --stats, linked" 0 '^onehop: 10 of 12 collective calls served, .* in 2 processes$' \
     '^onehop: 2 fallbacks: the communicator is not served'
 expect "--via plugin --stats, addresses from before the first communicator: that is said, and no sum of nothing" 0 \
@@ -196,7 +195,7 @@ if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "--via audit --stats" "a sanitizer's runtime does not run in an audit library"
 else
     expect "--via audit --stats, linked" 0 '^onehop: 12 of 12 collective calls served, .* in 2 processes$' \
-        -- run --via audit --stats -- bash -c "$pair" "${reach}_linked" "$(new_folder)" linked
+        -- run --via audit --stats -- bash -c "$pair" "$linked" "$(new_folder)" linked
 fi
 if [ -n "${OH_SANITIZERS-}" ] || ! command -v python3 >/dev/null; then
     tap_skip "--stats, ctypes" "no python3, or a sanitizer's runtime would have to come first"

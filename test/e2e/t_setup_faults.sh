@@ -8,9 +8,9 @@
 . "$abs_top_srcdir/test/e2e/lib.sh"
 . "$abs_top_srcdir/test/e2e/faults.sh"
 
-fault=$abs_top_builddir/test/e2e/.libs/libsyscallfault.so
+fault=$objects/libsyscallfault.so
 plugin="$plugin $fault"
-export ONEHOP_SHM_DIR=$shm SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
+export SIMNODE_CALLER=libonehop.so ONEHOP_DEBUG=TRACE
 export SIMNODE_NCCL_VERSION=22902
 limit=30 # no run takes long: the rank that has failed says so
 ! is_busy || limit=120
@@ -33,7 +33,7 @@ declare -A job=(
 run_job() {
     [ "$1" != verify ] || local -x ONEHOP_VERIFY=1
     if [ "$1" = plugin ]; then
-        plugin=$fault NCCL_NET_PLUGIN=$abs_top_builddir/.libs/libonehop.so run_app ${job[$1]} "${@:2}"
+        plugin=$fault NCCL_NET_PLUGIN=$libs/libonehop.so run_app ${job[$1]} "${@:2}"
     else
         run_app ${job[$1]} "${@:2}"
     fi

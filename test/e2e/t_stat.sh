@@ -3,11 +3,9 @@
 # file; what the public API tells.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-live=$abs_top_builddir/test/e2e/sim_live
 jobs=()
 trap 'kill "${jobs[@]}" 2>/dev/null; rm -rf "$scratch" "$shm"' EXIT
 unset ONEHOP_STATS ONEHOP_DEBUG
-export ONEHOP_SHM_DIR=$shm
 
 # start NAME RANK: a rank of job NAME. Its pid is in ${pid_NAME_RANK}; it takes commands from, and answers to, a fifo.
 start() {

@@ -17,7 +17,6 @@ ONEHOP_MAX_BYTES=0 expect_right "ONEHOP_MAX_BYTES=0" -- run_work --nranks 2
 expect_passed_on "a large message" -- run_app --nranks 3 --counts 4194305
 expect_counts "count 0 starts nothing" kernels_launched=0 -- run_app --nranks 2 --counts 0,0
 
-export ONEHOP_SHM_DIR=$shm
 expect_stock "one rank without the plugin" "3 of 4 ranks" -- run_work --nranks 4 --rank-env 2:LD_PRELOAD
 expect_stock "rank 0 without the plugin" "1 of 2 ranks" -- run_work --nranks 2 --rank-env 0:LD_PRELOAD
 expect_stock "one rank with ONEHOP_DISABLE=1" "3 of 4 ranks" -- run_work --nranks 4 --rank-env 1:ONEHOP_DISABLE=1

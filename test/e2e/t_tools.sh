@@ -9,7 +9,7 @@ prefix=$scratch/prefix bin=$scratch/bin
 mkdir -p "$prefix/bin" "$prefix/lib" "$bin"
 ln -s "$build/src/tools/onehop" "$prefix/bin"
 ln -s "$plugin" "$prefix/lib"
-export SIMNODE_TOPOLOGY=h200x2 ONEHOP_LIBRARY=$plugin ONEHOP_SHM_DIR=$shm
+export SIMNODE_TOPOLOGY=h200x2 ONEHOP_LIBRARY=$plugin
 export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS-}"
 unset ONEHOP_DEBUG ONEHOP_STATS
 

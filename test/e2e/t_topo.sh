@@ -235,7 +235,7 @@ unharmed() {
     expect "$@"
     tap_empty "$(diff <(echo before) folder/file; ls -A folder | grep -vx file)" "$1: the file is as it was, alone"
 }
-fsync=$abs_top_builddir/test/e2e/.libs/libtopofsync.so
+fsync=$objects/libtopofsync.so
 unharmed "no room for all of it" 2 '^onehop: topo: folder/file: File too large$' \
     -- run_limited bash -c 'ulimit -f 1; exec "$0" topo --save folder/file' "$onehop"
 unharmed "no room for what follows the first buffer" 2 '^onehop: topo: folder/file: File too large$' -- run_limited \

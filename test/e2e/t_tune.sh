@@ -3,7 +3,7 @@
 # of it when time runs out, or a signal comes.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0 ONEHOP_SHM_DIR=$shm
+export SIMNODE_TOPOLOGY=h200x2 ONEHOP_DEBUG=WARN ONEHOP_STATS=0
 export XDG_CACHE_HOME=$scratch/cache
 name=SIMULATED-NVIDIA-H200-n2-driver-580.00.00-nccl-2.28.9.tuning
 err=$scratch/err work=$scratch/work

@@ -3,7 +3,6 @@
 # that cannot be taken gives one WARN and leaves the shipped one; results have the same bits under any table.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$shm
 work=(--nranks 4 --counts 250,65537 --batch 2)
 
 # head_of RANKS [GPU]: the head of a table for the simulated node.

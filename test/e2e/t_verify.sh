@@ -55,7 +55,7 @@ expect_counts "another value on a rank" served=48 verified=0 '3:WARN comm .*: no
     -- run_work --rank-env 0:ONEHOP_VERIFY=2 --rank-env 1:ONEHOP_VERIFY=0 --rank-env 2:ONEHOP_VERIFY=0
 expect_counts "a non-blocking communicator" served=1+ verified=0 '3:WARN comm .*: no call is verified: the communicator is non-blocking' \
     -- run_work --make nonblocking
-by_plugin=(run_with '' env NCCL_NET_PLUGIN="$abs_top_builddir/.libs/libonehop.so" "$app" "${work[@]}")
+by_plugin=(run_with '' env NCCL_NET_PLUGIN="$libs/libonehop.so" "$app" "${work[@]}")
 expect_counts "one that was created before onehop was loaded, and may be non-blocking" served=1+ verified=0 \
     '3:WARN comm .*: no call is verified: the communicator may be non-blocking' -- "${by_plugin[@]}" --make nonblocking
 expect_counts "... and which is blocking" served=1+ verified=1+ differing=0 0:WARN -- "${by_plugin[@]}"
