@@ -3,42 +3,7 @@
 # segment, and a name that is known beforehand and was taken.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
-export ONEHOP_SHM_DIR=$shm
 secrets=$scratch/secrets
-
-# turn I BITS, mix I J BITS, rounds COUNT: steps of SipHash, on the numbers in v.
-turn() {
-    v[$1]=$((v[$1] << $2 | v[$1] >> 64 - $2 & (1 << $2) - 1))
-}
-mix() {
-    v[$1]=$((v[$1] + v[$2]))
-    turn "$2" "$3"
-    v[$2]=$((v[$2] ^ v[$1]))
-}
-rounds() {
-    for _ in $(seq "$1"); do
-        mix 0 1 13; mix 2 3 16; turn 0 32
-        mix 0 3 21; mix 2 1 17; turn 2 32
-    done
-}
-
-# hash LOW HIGH WORD...: SipHash-2-4-128 of words with that key, as in src/comm/core/key.c: two numbers of 16 hex digits.
-hash() {
-    local v=($(($1 ^ 0x736f6d6570736575)) $(($2 ^ 0x646f72616e646f6d ^ 0xee)) $(($1 ^ 0x6c7967656e657261))
-        $(($2 ^ 0x7465646279746573))) word
-    shift 2
-    for word in "$@" $((8 * $# << 56)); do
-        v[3]=$((v[3] ^ word))
-        rounds 2
-        v[0]=$((v[0] ^ word))
-    done
-    v[2]=$((v[2] ^ 0xee))
-    rounds 4
-    printf '%016x' $((v[0] ^ v[1] ^ v[2] ^ v[3]))
-    v[1]=$((v[1] ^ 0xdd))
-    rounds 4
-    printf '%016x' $((v[0] ^ v[1] ^ v[2] ^ v[3]))
-}
 
 # turned HEX: the bytes of each 8-byte word in reverse, as a number is printed.
 turned() {
@@ -48,27 +13,20 @@ turned() {
     done
 }
 
-key_of_id() {
-    hash 0 0 $({ printf '%s' "$1"; head -c $((128 - ${#1})) /dev/zero; } | od -An -v -tx8 | sed 's/[0-9a-f]\+/0x&/g')
-}
-
-# The file of the communicator with that unique id: all of its name but the build's part.
-file_of_id() {
-    local key
-    key=$(key_of_id "$1")
-    hash "0x${key:0:16}" "0x${key:16}" 0 0 0 0
-}
+# Prints the hash of a unique id that is the communicator's key, and the hash of the key that, but for the build's part, names its
+# file. (test/unit/t_segment.c has vectors.)
+key_of_id=$abs_top_builddir/test/e2e/key_of_id
 
 # --- secrets ---
 
-# The keys that this test works out are those that onehop uses: a job that is killed leaves a file of that name.
+# These are what onehop uses: a job that is killed leaves a file of that name.
 rm -f "$secrets"
-(plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+(plugin=$faulty_plugin
     SIMNODE_SECRETS=$secrets SIMNODE_CALLER=libonehop.so SIMNODE_KILL=ftruncate:1 run_app --nranks 2 --counts 1000)
 id=$(sed -n 's/^id //p' "$secrets")
-[ -n "$id" ] && ls "$shm" | grep -q "$(file_of_id "$id")"
-tap_point $? "this test knows how keys are made" "$id $(file_of_id "$id")
-$(ls "$shm")"
+read -r secret_key file < <("$key_of_id" "$id")
+[ -n "$id" ] && ls "$shm" | grep -q "$file"
+tap_point $? "this test knows how keys are made" "$id $file $(ls "$shm")"
 rm -f "$shm"/*
 
 rm -f "$secrets"
@@ -77,8 +35,7 @@ SIMNODE_SECRETS=$secrets ONEHOP_DEBUG=TRACE ONEHOP_STATS=1 ONEHOP_STATS_FILE=$sc
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -ge 3 ] && [ "$(count_of TRACE)" -ge 3 ] &&
     [ "$(grep -c '^handle ' "$secrets")" -ge 3 ] && [ "$(grep -c '^id ' "$secrets")" = 1 ]
 tap_point $? "a job with all that can be said, and secrets" "$(cat "$secrets"; diagnosis)"
-id=$(sed -n 's/^id //p' "$secrets")
-secret_key=$(key_of_id "$id")
+read -r secret_key file < <("$key_of_id" "$(sed -n 's/^id //p' "$secrets")")
 # Any half of a secret counts, with its bytes in either order.
 found=
 for secret in "$secret_key" $(sed -n 's/^handle //p; s/^id simnccl-//p' "$secrets"); do
@@ -133,7 +90,7 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=65534 --clear-groups true 2>/dev/null; 
     expect_counts "the job is served" '2:served by onehop'
     chmod 700 "$shm"
 else
-    tap_point 0 "another user # SKIP this user cannot become another"
+    tap_skip "another user" "this user cannot become another"
 fi
 expect_no_files
 
@@ -144,10 +101,11 @@ export NCCL_COMM_ID=127.0.0.1:$RANDOM$$
 rm -f "$secrets"
 SIMNODE_SECRETS=$secrets expect_served "a known id" -- run_app --nranks 2 --counts 1000
 id=$(sed -n 's/^id //p' "$secrets")
-(plugin="$plugin $abs_top_builddir/test/e2e/.libs/libsyscallfault.so"
+(plugin=$faulty_plugin
     SIMNODE_CALLER=libonehop.so SIMNODE_KILL=posix_fallocate:1 run_app --nranks 2 --counts 1000)
 [ -z "$id" ] || rm -f /dev/shm/"$id"* # NCCL's own, of the job that was killed
-name=$(ls -d "$shm"/onehop-*"$(file_of_id "$id")")
+read -r secret_key file < <("$key_of_id" "$id")
+name=$(ls -d "$shm"/onehop-*"$file")
 size=$(stat -c %s "$name")
 rm -f "$name"
 
@@ -181,6 +139,6 @@ if [ "$(id -u)" = 0 ]; then
     chown 65534 "$name"
     hostile "a file of another user"
 else
-    tap_point 0 "a file of another user # SKIP needs root"
+    tap_skip "a file of another user" "needs root"
 fi
 tap_done
