@@ -82,16 +82,13 @@ library() {
     found=$(ls /usr/lib/*/"$1" /usr/lib/*/*/"$1" "${OH_TEST_LIBRARIES:-/nowhere}/$1" 2>/dev/null | head -n 1)
     [ -n "$found" ] || tap_skip "$1" "not installed (Debian: $2)"
 }
-library libjemalloc.so.2 libjemalloc2
-if [ -n "$found" ]; then
-    unchanged "jemalloc" "$found" "$user"
-    served_beside "jemalloc" "$found"
-fi
-library libtcmalloc_minimal.so.4 libtcmalloc-minimal4
-if [ -n "$found" ]; then
-    unchanged "tcmalloc" "$found" "$user"
-    served_beside "tcmalloc" "$found"
-fi
+for kind in libjemalloc.so.2:libjemalloc2 libtcmalloc_minimal.so.4:libtcmalloc-minimal4; do
+    library "${kind%:*}" "${kind#*:}"
+    if [ -n "$found" ]; then
+        unchanged "${kind#*:}" "$found" "$user"
+        served_beside "${kind#*:}" "$found"
+    fi
+done
 library libfaketime.so.1 libfaketime
 if [ -n "$found" ]; then
     export FAKETIME="@2001-02-03 04:05:06"

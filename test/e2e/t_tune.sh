@@ -18,13 +18,10 @@ tune() {
 
 # --- usage ---------------------------------------------------------------------------------------------------------
 
-wrong=
 for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--collective reduce" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
-    tune $arguments
-    [ "$status" = 2 ] && [ -s "$err" ] || wrong+="$arguments: $status; "
+    expect "wrong usage: $arguments" 2 . -- tune $arguments
 done
-tap_empty "$wrong" "wrong usage: exit status 2, and a sentence"
 expect "more ranks than GPUs: exit status 1" 1 'CUDA sees 2' -- tune -n 4 "${small[@]}"
 CUDA_VISIBLE_DEVICES=1 refuses "one GPU" 1 \
     '^onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here$' -- tune "${small[@]}"
@@ -124,10 +121,7 @@ has_ranks() {
 }
 for signal in INT TERM; do
     signalled $signal has_ranks "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$file.2"
-    alive=
-    for child in $children; do
-        [ ! -e "/proc/$child" ] || alive+="$child "
-    done
+    alive=$(living $children)
     number=$(kill -l $signal)
     [ -n "$children" ] && [ "$status" = $((128 + number)) ] && [ -z "$alive" ] && [ -z "$(ls "$scratch" | grep all.tuning.2)" ]
     tap_point $? "SIG$signal: ended by it, no rank and no file left" \
