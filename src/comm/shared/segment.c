@@ -159,10 +159,11 @@ static bool has_pid(const struct oh_peer_info *info)
     return info->pid > 0 && info->pid_namespace != 0 && info->pid_namespace == process_pid_namespace;
 }
 
+/* In this order: what ends between the two questions was seen by the first, what ended before is told by the second. */
 bool oh_peer_info_is_visible(const struct oh_peer_info *info)
 {
     return has_pid(info) && info->start_time != 0 &&
-           (oh_process_has_ended(info->pid, info->start_time) || oh_process_start_time(info->pid) != 0);
+           (oh_process_start_time(info->pid) != 0 || oh_process_has_ended(info->pid, info->start_time));
 }
 
 static bool is_dead(const struct oh_peer_info *info)
