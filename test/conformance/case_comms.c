@@ -224,16 +224,6 @@ void cf_case_comm_many(struct cf_worker *worker)
     }
 }
 
-void cf_case_comm_rounds(struct cf_worker *worker)
-{
-    for (int round = 0; round < (worker->full ? 8 : 3); round++) {
-        struct cf_set set;
-        cf_set_create(worker, CF_INIT_RANK, &set);
-        run_some(worker, &set);
-        cf_set_destroy(worker, &set);
-    }
-}
-
 /* Finalize flushes: calls made before it come to their end. */
 void cf_case_comm_finalize(struct cf_worker *worker)
 {

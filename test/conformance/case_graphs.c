@@ -272,37 +272,3 @@ void cf_case_graph_update(struct cf_worker *worker)
     close_capture(worker, &capture[1]);
     close_capture(worker, &capture[0]);
 }
-
-/* --- bits (case_bits.c has the others) ---------------------------------------------------------------------------- */
-
-void cf_case_bits_graph(struct cf_worker *worker)
-{
-    static const size_t counts[] = {1, 33, 4099, 70001};
-    enum {
-        ITEMS = 16
-    };
-    struct capture capture;
-    struct cf_batch *batch[2];
-    for (int b = 0; b < 2; b++) {
-        batch[b] = cf_batch_new(worker, &worker->world);
-        for (int i = 0; i < ITEMS; i++) {
-            cf_batch_add(batch[b], &(struct cf_spec){.kind = i / 8 ? ONEHOP_REDUCESCATTER : ONEHOP_ALLREDUCE,
-                                                     .type = i % 2 ? ncclFloat32 : ncclBfloat16,
-                                                     .family = CF_WIDE,
-                                                     .count = counts[i / 2 % 4],
-                                                     .key = cf_mix((uint64_t)i + 99)});
-        }
-    }
-    cf_batch_try(batch[0], CF_SINGLE, 0);
-    capture_batch(worker, batch[1], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CF_SINGLE, &capture);
-    replay(worker, &capture);
-    for (int m = 0; m < worker->members; m++) {
-        for (int i = 0; i < batch[0]->items; i++) {
-            size_t bytes = counts[i / 2 % 4] * cf_types[batch[0]->item[i].spec.type].size;
-            cf_check(worker, memcmp(cf_batch_result(batch[0], i, m), cf_batch_result(batch[1], i, m), bytes) == 0,
-                     "item %d: other bits in a graph", i);
-        }
-    }
-    close_capture(worker, &capture);
-    cf_batch_free(batch[0]);
-}

@@ -44,7 +44,6 @@
     X("comm-shrink", comm_shrink, CF_ALWAYS, "")                                                                       \
     X("comm-grow", comm_grow, CF_ALWAYS, "NCCL 2.29.2 and later")                                                      \
     X("comm-many", comm_many, CF_ONEHOP, "many at once, ended in different orders by rank")                            \
-    X("comm-rounds", comm_rounds, CF_ALWAYS, "made, used and ended again and again")                                   \
     X("comm-finalize", comm_finalize, CF_ALWAYS, "calls under way when it is finalized")                               \
     X("stream-null", stream_null, CF_ALWAYS, "the legacy default stream")                                              \
     X("stream-per-thread", stream_per_thread, CF_ALWAYS, "the per-thread default stream")                              \
@@ -73,11 +72,7 @@
     X("graph-update", graph_update, CF_APART, "cuGraphExecUpdate with a second capture")                               \
     X("property", property, CF_ALWAYS, "random calls; each rank has its own alignment, place and stream")              \
     X("property-capture", property_capture, CF_ONEHOP, "and some ranks capture what others call")                      \
-    X("bits-repeat", bits_repeat, CF_ONEHOP, "the same inputs give the same bits, however the buffers lie")            \
-    X("bits-slice", bits_slice, CF_ONEHOP, "a reduce-scatter has the bits of its slice of an allreduce")               \
-    X("bits-graph", bits_graph, CF_ONEHOP, "eager and replayed calls give the same bits")                              \
-    X("bits-sizes", bits_sizes, CF_ONEHOP, "so do messages on both sides of a change of algorithm")                    \
-    X("bits-rows", bits_rows, CF_ONEHOP, "and each row of a batch of any number of rows")                              \
+    X("bits-rows", bits_rows, CF_ONEHOP, "each row of a batch of any number of rows has the same bits")                \
     X("soak", soak, CF_SOAK, "anything, again and again; nothing grows")
 
 #define CF_DECLARE(name_, run_, when_, what_) void cf_case_##run_(struct cf_worker *worker);
