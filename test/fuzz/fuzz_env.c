@@ -6,10 +6,10 @@
  *
  * sources: src/util/env.c src/util/log.c src/util/nccl_algo.c src/util/selection.c
  */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "test/fuzz/fuzz.h"
 #include "util/env.h"
 #include "util/nccl_algo.h"
 #include "util/selection.h"
@@ -19,13 +19,6 @@ static const char *const names[OH_ENV_COUNT] = {
     OH_ENV_VARIABLES(OH_ENV_NAME)
 #undef OH_ENV_NAME
 };
-
-static void must(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 static void read_as(int kind, enum oh_env_variable variable)
 {
@@ -65,7 +58,6 @@ static void read_as(int kind, enum oh_env_variable variable)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) {

@@ -9,19 +9,12 @@
  * libraries: -ljansson
  * corpus: test/fixtures
  */
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "test/fuzz/fuzz.h"
 #include "tools/topo/node.h"
-
-static void must(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 /* The results of printing do not matter, but that they are there. */
 static char *record(const struct oh_node *node, size_t *size_p)
@@ -53,7 +46,6 @@ static bool parse(const void *data, size_t size, struct oh_node *node_p)
     return good;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct oh_node node, again;

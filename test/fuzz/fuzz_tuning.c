@@ -7,13 +7,13 @@
  * sources: src/util/env.c src/util/log.c
  * corpus: src/plan
  */
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "test/fuzz/fuzz.h"
 #include "tools/tune/tune.h"
 
 /* Of shipped.S, which takes its text from a folder of the build. */
@@ -26,13 +26,6 @@ const uint64_t oh_shipped_size = sizeof SHIPPED - 1;
 
 static const struct oh_tuning_key keys[] = {
     {"NVIDIA H200", 2, "580.95.05", "2.28.9"}, {"NVIDIA H200", 4, "unknown", "unknown"}, {"", 8, "1", "2.28.3"}};
-
-static void must(int condition)
-{
-    if (!condition) {
-        abort();
-    }
-}
 
 /* A table with a source that a text can hold; the comparison leaves out fp8, of which texts do not speak. */
 static void write_and_read(const struct oh_tuning_key *key, const struct oh_plan_table *table, const char *source)
@@ -81,7 +74,6 @@ static void load(const uint8_t *data, size_t size, const struct oh_tuning_key *k
     close(fd);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
