@@ -3,8 +3,8 @@
  * agreement.pml - the set-up: presence, slots, votes, the one word that decides, and who may free what after a refusal
  *
  * A rank may fail at any step, may come without onehop, and one may be killed at any step; its program may end the
- * communicator whenever the set-up waits. Mutations: BLIND_REFUSE, BLIND_ON, EARLY_ON, OWN_END, NO_END, VOTE_FIRST,
- * FILL_LATE, FREE_AT_ONCE.
+ * communicator whenever the set-up waits. Steps have the names of agreement.c.
+ * Mutations: BLIND_REFUSE, BLIND_ON, EARLY_ON, OWN_END, NO_END, VOTE_FIRST, FILL_LATE, FREE_AT_ONCE.
  */
 #ifndef N
 #define N 2
@@ -39,17 +39,18 @@ inline give_up()
 
 /* oh_segment_is_unreferenced */
 #define NOTHING_OPEN(s) (s == r || (!filled[s] && decision == off) || gone[s] || dead[s])
+#define IS_OPEN(s) opened[r * N + s]
 #if N > 2
-#define DESERTED (NOTHING_OPEN(0) && NOTHING_OPEN(1) && NOTHING_OPEN(2))
+#define ALL_OF(test) (test(0) && test(1) && test(2))
 #else
-#define DESERTED (NOTHING_OPEN(0) && NOTHING_OPEN(1))
+#define ALL_OF(test) (test(0) && test(1))
 #endif
 
 /* One peer, if its slot is filled and it is not open yet: oh_segment_decision, then the driver. */
 #ifdef FILL_LATE
-#define CAN_OPEN(s) (!opened[r * N + s])
+#define CAN_OPEN(s) !IS_OPEN(s)
 #else
-#define CAN_OPEN(s) (!opened[r * N + s] && filled[s])
+#define CAN_OPEN(s) (!IS_OPEN(s) && filled[s])
 #endif
 inline open_peer(s)
 {
@@ -62,11 +63,6 @@ inline open_peer(s)
     :: atomic { assert(!freed[s]); opened[r * N + s] = true }
     fi
 }
-#if N > 2
-#define ALL_OPEN (opened[r * N] && opened[r * N + 1] && opened[r * N + 2])
-#else
-#define ALL_OPEN (opened[r * N] && opened[r * N + 1])
-#endif
 
 proctype Rank(byte r; bool mortal)
 {
@@ -85,11 +81,11 @@ proctype Rank(byte r; bool mortal)
     :: else -> alive[r] = true
     fi;
     if
-    :: present != N -> give_up(); goto decided
+    :: present != N -> give_up(); goto decided /* count_ranks in creation.c */
     :: else
     fi;
 
-    /* fill */
+    /* publish */
     if
     :: decision != pending -> goto decided
     :: else
@@ -106,7 +102,7 @@ proctype Rank(byte r; bool mortal)
     /* open_peers, until all are open */
     do
     :: decision != pending -> goto decided
-    :: ALL_OPEN -> break
+    :: ALL_OF(IS_OPEN) -> break
     :: mortal -> goto died
 #ifndef NO_END
     :: goto ended
@@ -165,7 +161,7 @@ ended: /* oh_attach_cancel */
 #endif
     refuse();
 
-decided:
+decided: /* oh_agreement_end */
     if
     :: alive[r] && decision == on ->
         atomic {
@@ -187,7 +183,7 @@ decided:
         };
         gone[r] = true;
 #ifndef FREE_AT_ONCE
-        DESERTED;
+        ALL_OF(NOTHING_OPEN);
 #endif
         atomic {
             freed[r] = true;

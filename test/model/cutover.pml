@@ -127,7 +127,7 @@ inline decide(c, r)
     }
 }
 
-/* The end of a call that NCCL has: an event is recorded behind it; or NCCL has rejected it. */
+/* oh_attach_end_call of a call that NCCL has: an event is recorded behind it; or NCCL has rejected it. */
 inline end_call(c, r)
 {
     if
@@ -156,7 +156,7 @@ inline end_call(c, r)
 
 inline call(c, r)
 {
-    if
+    if /* oh_attach_begin */
     :: !asked[AT(c, r)] -> atomic { asked[AT(c, r)] = true; begun[c]++; first_call = true }
     :: else -> first_call = false
     fi;
@@ -198,7 +198,8 @@ proctype Caller(byte r)
     od
 }
 
-/* A rank's set-up, up to its vote. It needs the other ranks' memory, and no more of its program but the order. */
+/* A rank's set-up, up to its vote (agreement.c). It needs the other ranks' memory, and no more of its program but the
+ * order (note_ordered in order.c). */
 proctype Setup(byte c; byte r)
 {
     begun[c] == N;

@@ -52,7 +52,7 @@ byte troubles;
 #define WAITS_UNTOLD(p) (!gone[p] && !released[p] && waits[p] != 0 && !failed[p])
 #define WAITS_ENDED(p) (!gone[p] && released[p] && waits[p] != 0)
 
-/* The rank's kernel waits for a peer: what ranks have sent has arrived after the grace. */
+/* The rank's kernel waits for a peer: what ranks have sent has arrived after GRACE_NS. */
 #ifdef NO_WAIT
 #define MISSES(r) true
 #elif defined NO_GRACE
@@ -95,6 +95,7 @@ inline abort(r)
     released[r] = true
 }
 
+/* oh_comm_refuse_call, or oh_call_launch */
 inline call_eager(r, c)
 {
     if
@@ -149,7 +150,7 @@ end_idle:
         do
         :: atomic {
             k <= CALLS && launched[r] >= k ->
-            sending[r] = !held[r];
+            sending[r] = !held[r]; /* oh_epoch_of, oh_receive */
             waits[r] = (held[r] -> k : 0)
             }
             if

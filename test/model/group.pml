@@ -56,7 +56,7 @@ bool closed[COMMS * N];
 #define MUST_KEEP keeps
 #endif
 
-/* decide: a kept call is made at the end of the group. */
+/* decide_kept: a kept call is made at the end of the group. */
 #ifdef COUNT_ESTIMATE
 #define IS_MADE (kept[j] && !is_rejected)
 #else
@@ -99,7 +99,7 @@ inline add()
 #endif
     if :: is_counted[i] && state[c] == idle -> state[c] = attaching; begun[c]++ :: else fi; /* oh_attach_begin */
     if
-    :: place[i] != alone && rejects > 0 && !is_rejected -> /* a wrong argument: is_valid */
+    :: place[i] != alone && rejects > 0 && !is_rejected -> /* a wrong argument: oh_call_is_valid */
         rejects--;
         is_rejected = true;
         is_wrong = true
