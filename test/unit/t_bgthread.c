@@ -50,10 +50,10 @@ static bool give_job(void)
     return done >= enough;
 }
 
-static void await_end(void)
+static void await_end(struct oh_bgthread *thread)
 {
     uint64_t until_ns = oh_now_ns() + LONG_NS;
-    while (worker.running && oh_bgthread_await(&worker, until_ns)) {
+    while (thread->running && oh_bgthread_await(thread, until_ns)) {
     }
 }
 
@@ -94,14 +94,12 @@ static enum oh_step count_down(struct oh_job *job)
 static void test_jobs(void)
 {
     struct counting counting[COUNTING_JOBS] = {{.left = 1}, {.left = 20}, {.left = 7}};
-    const uint64_t until_ns = oh_now_ns() + LONG_NS;
     pthread_mutex_lock(&counter.mutex);
     for (int i = 0; i < COUNTING_JOBS; i++) {
         oh_bgthread_start(&counter);
         oh_bgthread_add(&counter, &counting[i].job);
     }
-    while (counter.running && oh_bgthread_await(&counter, until_ns)) {
-    }
+    await_end(&counter);
     tap_ok(!counter.running && !counter.jobs && counting[0].left == 0 && counting[1].left == 0 && counting[2].left == 0,
            "each job is advanced until it is done, and then no more");
     tap_ok(counter.passes >= 20 && counter.passes <= 22, "in as many passes as the longest needs: %d",
@@ -131,12 +129,10 @@ static enum oh_step wake_once(struct oh_job *job)
 static void test_wake(void)
 {
     struct counting counting = {.left = 2};
-    const uint64_t until_ns = oh_now_ns() + LONG_NS;
     pthread_mutex_lock(&sleeper.mutex);
     oh_bgthread_add(&sleeper, &counting.job);
     oh_bgthread_start(&sleeper);
-    while (sleeper.running && oh_bgthread_await(&sleeper, until_ns)) {
-    }
+    await_end(&sleeper);
     tap_ok(counting.left == 0, "a wake during a pass is not lost");
     pthread_mutex_unlock(&sleeper.mutex);
 }
@@ -150,7 +146,7 @@ int main(void)
     tap_ok(second && starts == 1, "it is woken when there is more");
     tap_ok(child_ends(), "a child forked while the mutex was held ends");
     bool third = give_job();
-    await_end();
+    await_end(&worker);
     tap_ok(third && !worker.running, "it ends when its function returns");
     done = 0;
     bool again = give_job();

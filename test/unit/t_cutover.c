@@ -43,7 +43,7 @@ static void pause_at_random(unsigned *seed)
     }
 }
 
-/* As late.c does it. */
+/* As count_call in attach.c does it. */
 static bool goes_new_way(struct rank *self, uint64_t number)
 {
     if (self->first == 0) {

@@ -162,8 +162,7 @@ static void test_three(void)
 
 static CUresult fail_to_change(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
 {
-    (void)node;
-    (void)params;
+    (void)node, (void)params;
     return CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -269,11 +268,7 @@ static CUresult refuse_edge(CUgraph graph, const CUgraphNode *from, const CUgrap
 static CUresult refuse_edges(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to,
                              const struct oh_edge_data *data, size_t count)
 {
-    (void)graph;
-    (void)from;
-    (void)to;
-    (void)data;
-    (void)count;
+    (void)graph, (void)from, (void)to, (void)data, (void)count;
     return CUDA_ERROR_INVALID_VALUE;
 }
 

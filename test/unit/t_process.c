@@ -30,10 +30,11 @@ static pid_t start_child(void)
     return child;
 }
 
-static void bury(pid_t child)
+static void bury(pid_t child, struct oh_process *process)
 {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+    oh_process_unwatch(process);
 }
 
 /* Not buried yet: a zombie has ended, too. */
@@ -42,15 +43,6 @@ static void kill_and_await(pid_t child)
     siginfo_t info;
     kill(child, SIGKILL);
     waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
-}
-
-/* As where the kernel gives no descriptor. */
-static void drop_descriptor(struct oh_process *process)
-{
-    if (process->fd >= 0) {
-        close(process->fd);
-        process->fd = -1;
-    }
 }
 
 /* Returns how long oh_processes_wait slept. */
@@ -79,8 +71,7 @@ static void test_end(void)
     oh_processes_poll();
     tap_ok(process->ended && process->fd < 0, "the end is seen");
     tap_ok(sleep_ms(50) >= 50, "and interrupts once");
-    bury(child);
-    oh_process_unwatch(process);
+    bury(child, process);
     oh_process_unwatch(again);
 }
 
@@ -98,8 +89,7 @@ static void test_closed(bool replaced)
     kill_and_await(child);
     oh_processes_poll();
     tap_ok(process->ended, "the end is seen all the same");
-    bury(child);
-    oh_process_unwatch(process);
+    bury(child, process);
     close(null);
     if (replaced && fd >= 0) {
         tap_ok(close(fd) == 0, "the application's file was left open");
@@ -124,8 +114,7 @@ static void test_without_descriptor(void)
     kill_and_await(child);
     oh_processes_poll();
     tap_ok(process->ended, "no descriptor: the end is seen, before anyone buries it");
-    bury(child);
-    oh_process_unwatch(process);
+    bury(child, process);
 }
 
 static void *live_on(void *unused)
@@ -162,14 +151,14 @@ static void test_first_thread_ends(bool with_descriptor)
         usleep(1000);
     }
     struct oh_process *process = oh_process_watch(child, oh_process_start_time(child));
-    if (!with_descriptor) {
-        drop_descriptor(process);
+    if (!with_descriptor && process->fd >= 0) { /* as where the kernel gives none */
+        close(process->fd);
+        process->fd = -1;
     }
     oh_processes_poll();
     tap_ok(is_zombie(child) && !process->ended, "a process is not over with its first thread, %s a descriptor",
            with_descriptor ? "with" : "without");
-    bury(child);
-    oh_process_unwatch(process);
+    bury(child, process);
 }
 
 static void test_number_used_again(void)
@@ -177,8 +166,7 @@ static void test_number_used_again(void)
     pid_t child = start_child();
     struct oh_process *process = oh_process_watch(child, oh_process_start_time(child) + 1);
     tap_ok(process->ended, "a process of the same number that was started at another time is not it");
-    bury(child);
-    oh_process_unwatch(process);
+    bury(child, process);
 }
 
 #ifndef CLONE_NEWTIME

@@ -122,17 +122,13 @@ static void test_gpu(void)
 static void check_env(const char *disable, const char *level, const char *policy, bool allowed, const char *name)
 {
     char reason[160] = "";
-    unsetenv("NCCL_CTA_POLICY");
-    unsetenv("NCCL_P2P_DISABLE");
-    unsetenv("NCCL_P2P_LEVEL");
-    if (disable) {
-        setenv("NCCL_P2P_DISABLE", disable, 1);
-    }
-    if (level) {
-        setenv("NCCL_P2P_LEVEL", level, 1);
-    }
-    if (policy) {
-        setenv("NCCL_CTA_POLICY", policy, 1);
+    static const char *const names[] = {"NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL", "NCCL_CTA_POLICY"};
+    const char *const values[] = {disable, level, policy};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        unsetenv(names[i]);
+        if (values[i]) {
+            setenv(names[i], values[i], 1);
+        }
     }
     bool verdict = oh_topo_allowed_by_env(reason, sizeof reason);
     tap_ok(verdict == allowed && !reason[0] == allowed, "%s", name);
