@@ -165,11 +165,13 @@ byte gathered[N * BLOCKS]; /* the accounts */
 #define RIGHT(slot, source) (!AWAITS(source) || IS_RIGHT(slot, source, 0) && IS_RIGHT(slot, source, 1))
 #endif
 
-/* The words at place i of all peers' sections. */
+/* The words at place i of all peers' sections, and what is done with each. */
 #if N > 2
 #define ALL(what, slot) (what(slot, OTHER(r, 1)) && what(slot, OTHER(r, 2)))
+#define EACH(do_, slot) do_(OTHER(r, 1), slot); do_(OTHER(r, 2), slot)
 #else
 #define ALL(what, slot) what(slot, OTHER(r, 1))
+#define EACH(do_, slot) do_(OTHER(r, 1), slot)
 #endif
 
 inline lamport_store(owner, slot)
@@ -184,15 +186,6 @@ inline lamport_store(owner, slot)
     fi
 }
 
-/* A word to each peer, at place i of this rank's section. */
-inline send_all(slot)
-{
-    lamport_store(OTHER(r, 1), slot);
-#if N > 2
-    lamport_store(OTHER(r, 2), slot)
-#endif
-}
-
 inline lamport_clear(source, slot)
 {
     if
@@ -205,14 +198,6 @@ inline lamport_clear(source, slot)
     fi
 }
 
-inline clear_all(slot)
-{
-    lamport_clear(OTHER(r, 1), slot);
-#if N > 2
-    lamport_clear(OTHER(r, 2), slot)
-#endif
-}
-
 /* Empties what the last two-shot kernel has left, whose blocks and words may be others. */
 inline empty_left()
 {
@@ -220,7 +205,7 @@ inline empty_left()
 #ifndef NO_GATHER_WIPE
     i = FIRST;
     do
-    :: i < LEFT -> clear_all(GATHER_AT(TURN_BEFORE)); i = i + STEP
+    :: i < LEFT -> EACH(lamport_clear, GATHER_AT(TURN_BEFORE)); i = i + STEP
     :: else -> break
     od
 #endif
@@ -231,7 +216,7 @@ inline send()
     to = SENT_TO(e);
     i = FIRST;
     do
-    :: i < chunk -> send_all(to); i = i + STEP
+    :: i < chunk -> EACH(lamport_store, to); i = i + STEP
     :: else -> break
     od;
     if
@@ -250,11 +235,11 @@ inline reduce()
             assert(ALL(RIGHT, to));
 #ifndef LOST_WORD
             if
-            :: kind[n] == TWOSHOT -> send_all(GATHER_AT(TURN))
+            :: kind[n] == TWOSHOT -> EACH(lamport_store, GATHER_AT(TURN))
             :: else
             fi;
 #endif
-            clear_all(to);
+            EACH(lamport_clear, to);
             i = i + STEP;
             if
             :: i >= chunk -> break
@@ -265,11 +250,11 @@ inline reduce()
     od
 }
 
-inline mark_taken(source)
+inline mark_taken(source, slot)
 {
-    HALF(GATHER_AT(TURN), source, 0) = TAKEN;
+    HALF(slot, source, 0) = TAKEN;
 #if HALVES > 1
-    HALF(GATHER_AT(TURN), source, 1) = TAKEN
+    HALF(slot, source, 1) = TAKEN
 #endif
 }
 
@@ -281,10 +266,7 @@ inline gather()
     :: atomic {
             i < chunk && ALL(HERE, GATHER_AT(TURN)) ->
             assert(ALL(RIGHT, GATHER_AT(TURN)));
-            mark_taken(OTHER(r, 1));
-#if N > 2
-            mark_taken(OTHER(r, 2));
-#endif
+            EACH(mark_taken, GATHER_AT(TURN));
             i = i + STEP;
             if
             :: i >= chunk -> break
