@@ -7,7 +7,6 @@
  * does: rank, staging, pointers, alignment, in place or not, stream, captured or not, and what the communicator last
  * did. What is decided and launched must not. The same end to end: the cases "property" of test/conformance.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -39,8 +38,7 @@ static uint64_t draw(uint64_t below)
     return (seed >> 16) % below;
 }
 
-/* --- the part that knows how a call is made ------------------------------------------------------------------------
- */
+/* --- the part that knows how a call is made ----------------------------------------------------------------------- */
 
 /* Kernels that can be told apart, the same on all ranks. */
 static void put_kernels(struct oh_comm *comm)
@@ -54,8 +52,7 @@ static void put_kernels(struct oh_comm *comm)
     comm->serve.kernels = &set;
 }
 
-/* --- a driver that writes down launches ----------------------------------------------------------------------------
- */
+/* --- a driver that writes down launches --------------------------------------------------------------------------- */
 
 static CUcontext current;
 
@@ -64,19 +61,27 @@ static unsigned long long id_of(CUcontext context)
     return (unsigned long long)(uintptr_t)context + 1;
 }
 
-static CUresult CUDAAPI get_id(CUcontext context, unsigned long long *id)
-{
-    *id = id_of(context ? context : current);
-    return CUDA_SUCCESS;
-}
+/* X(function, parameters, what it does). */
+#define MOCKED(X)                                                                                                      \
+    X(ctx_get_id, (CUcontext context, unsigned long long *id), *id = id_of(context ? context : current))               \
+    X(ctx_push, (CUcontext context), current = context)                                                                \
+    X(stream_get_id, (CUstream stream, unsigned long long *id), *id = (uintptr_t)stream)                               \
+    X(stream_wait_event, (CUstream stream, CUevent event, unsigned flags), ((void)stream, (void)event, (void)flags))   \
+    X(event_record, (CUevent event, CUstream stream), ((void)event, (void)stream))                                     \
+    X(user_object_create, (CUuserObject * object, void *data, CUhostFn destroy, unsigned count, unsigned flags),       \
+      ((void)data, (void)destroy, (void)count, (void)flags, *object = NULL))                                           \
+    X(graph_retain_user_object, (CUgraph graph, CUuserObject object, unsigned count, unsigned flags),                  \
+      ((void)graph, (void)object, (void)count, (void)flags))
+#define DEFINE(function_, parameters_, action_)                                                                        \
+    static CUresult CUDAAPI function_ parameters_                                                                      \
+    {                                                                                                                  \
+        action_;                                                                                                       \
+        return CUDA_SUCCESS;                                                                                           \
+    }
+MOCKED(DEFINE)
+#undef DEFINE
 
-static CUresult CUDAAPI push(CUcontext context)
-{
-    current = context;
-    return CUDA_SUCCESS;
-}
-
-static CUresult CUDAAPI pop(CUcontext *context)
+static CUresult CUDAAPI ctx_pop(CUcontext *context)
 {
     *context = current;
     current = NULL;
@@ -93,38 +98,6 @@ static CUresult CUDAAPI capture_info(CUstream stream, CUstreamCaptureStatus *sta
     return CUDA_SUCCESS;
 }
 
-static CUresult CUDAAPI stream_id(CUstream stream, unsigned long long *id)
-{
-    *id = (uintptr_t)stream;
-    return CUDA_SUCCESS;
-}
-
-static CUresult CUDAAPI wait_event(CUstream stream, CUevent event, unsigned flags)
-{
-    (void)stream, (void)event, (void)flags;
-    return CUDA_SUCCESS;
-}
-
-static CUresult CUDAAPI record_event(CUevent event, CUstream stream)
-{
-    (void)event, (void)stream;
-    return CUDA_SUCCESS;
-}
-
-static CUresult CUDAAPI create_object(CUuserObject *object, void *data, CUhostFn destroy, unsigned count,
-                                      unsigned flags)
-{
-    (void)data, (void)destroy, (void)count, (void)flags;
-    *object = NULL;
-    return CUDA_SUCCESS;
-}
-
-static CUresult CUDAAPI retain_object(CUgraph graph, CUuserObject object, unsigned count, unsigned flags)
-{
-    (void)graph, (void)object, (void)count, (void)flags;
-    return CUDA_SUCCESS;
-}
-
 static CUresult CUDAAPI launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     (void)parameters, (void)extra;
@@ -137,20 +110,15 @@ static CUresult CUDAAPI launch(const CUlaunchConfig *config, CUfunction function
 
 static void make_driver(void)
 {
-    oh_driver.ctx_get_id = get_id;
-    oh_driver.ctx_push = push;
-    oh_driver.ctx_pop = pop;
+#define SET(function_, ...) oh_driver.function_ = function_;
+    MOCKED(SET)
+#undef SET
+    oh_driver.ctx_pop = ctx_pop;
     oh_driver.stream_get_capture_info = capture_info;
-    oh_driver.stream_get_id = stream_id;
-    oh_driver.stream_wait_event = wait_event;
-    oh_driver.event_record = record_event;
-    oh_driver.user_object_create = create_object;
-    oh_driver.graph_retain_user_object = retain_object;
     oh_driver.launch_kernel_ex = launch;
 }
 
-/* --- ranks and calls -----------------------------------------------------------------------------------------------
- */
+/* --- ranks and calls ---------------------------------------------------------------------------------------------- */
 
 static void *any_pointer(void)
 {
