@@ -26,20 +26,6 @@ CUresult cuLibraryLoadData(CUlibrary *library_p, const void *code, CUjit_option 
     return CUDA_SUCCESS;
 }
 
-CUresult cuLibraryUnload(CUlibrary library)
-{
-    SIMCUDA_LOCK();
-    SIMCUDA_FAIL_IF(!simcuda_has(SIMCUDA_LIBRARY, library), CUDA_ERROR_INVALID_VALUE);
-    simcuda_remove(&library->object);
-    while (library->kernels) {
-        CUkernel kernel = library->kernels;
-        library->kernels = kernel->next;
-        free(kernel);
-    }
-    free(library);
-    return CUDA_SUCCESS;
-}
-
 /* The library's kernel, made when it is first asked for. */
 static CUkernel kernel_get(CUlibrary library, const struct simnode_kernel *code)
 {
@@ -66,7 +52,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel_p, CUlibrary library, const char *n
     return CUDA_SUCCESS;
 }
 
-/* The kernel behind a handle of either type; NULL: none, or its library has been unloaded. */
+/* The kernel behind a handle of either type; NULL: none. */
 static CUkernel kernel_find(const void *handle)
 {
     for (struct simcuda_object *object = simcuda.objects[SIMCUDA_LIBRARY]; object; object = object->next) {

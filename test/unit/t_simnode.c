@@ -548,8 +548,7 @@ static void kernels(void)
     CHECK(((struct oh_kernel_args *)params.kernelParams[0])->trigger == 1); /* it is copied */
     params.gridDimX = OH_MAX_BLOCKS + 1;
     FAILS(cuGraphKernelNodeSetParams(nodes[0], &params), CUDA_ERROR_INVALID_VALUE);
-    OK(cuLibraryUnload(library));
-    FAILS(launch(stream, function, mine, theirs, abort_flag), CUDA_ERROR_INVALID_HANDLE);
+    FAILS(launch(stream, (CUfunction)&args, mine, theirs, abort_flag), CUDA_ERROR_INVALID_HANDLE);
 }
 
 /* --- capture and graphs ------------------------------------------------------------------------------------------- */
