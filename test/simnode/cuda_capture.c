@@ -219,13 +219,6 @@ static bool is_joined(const struct simcuda_capture *capture)
     return joined;
 }
 
-/* What is wrong with a capture that is to end. */
-static CUresult capture_verdict(const struct simcuda_capture *capture)
-{
-    SIMCUDA_FAIL_IF(capture->invalid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    return is_joined(capture) ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-}
-
 static void capture_free(struct simcuda_capture *capture)
 {
     for (int i = 0; i < capture->streams; i++) {
@@ -252,7 +245,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph_p)
         return capture_fail(capture, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
     }
     CUgraph graph = capture->graph;
-    CUresult result = capture_verdict(capture);
+    CUresult result = capture->invalid     ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                      : is_joined(capture) ? CUDA_SUCCESS
+                                           : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
     capture_free(capture);
     graph->capturing = false;
     *graph_p = graph;

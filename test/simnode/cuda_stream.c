@@ -135,15 +135,14 @@ static void run_unlocked(CUstream stream, const struct simcuda_op *op)
  * One connection: the streams of a context share a queue, whose head blocks what is behind it until it can start; an
  * operation can start when those before it in its stream have ended, and a wait when it is over.
  */
-static void wait_for_turn(CUstream stream, const struct simcuda_op *op)
+static void wait_for_start(CUstream stream, const struct simcuda_op *op)
 {
     while (simcuda.one_connection && stream->ctx->started != op->ticket) {
         pthread_cond_wait(&simcuda.progress, &simcuda.lock);
     }
-}
-
-static void note_start(CUstream stream)
-{
+    if (op->kind == SIMCUDA_OP_WAIT) {
+        marker_wait(op->marker);
+    }
     if (simcuda.one_connection) {
         stream->ctx->started++;
         pthread_cond_broadcast(&simcuda.progress);
@@ -152,11 +151,7 @@ static void note_start(CUstream stream)
 
 static void run(CUstream stream, struct simcuda_op *op)
 {
-    wait_for_turn(stream, op);
-    if (op->kind == SIMCUDA_OP_WAIT) {
-        marker_wait(op->marker);
-    }
-    note_start(stream);
+    wait_for_start(stream, op);
     switch (op->kind) {
     case SIMCUDA_OP_WAIT:
         simcuda_marker_release(op->marker);

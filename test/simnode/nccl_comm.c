@@ -490,35 +490,33 @@ SIMNCCL_API(ncclResult_t, CommGrow,
     return grow(&job, comm, nranks, newcomm);
 }
 
-/* As with NCCL (2.28.9, src/init.cc, ncclCommEnsureReady), a call that still goes on in the background must be polled
- * first. */
-static bool is_ready(const struct simnccl_core *core)
+/* As with NCCL (2.28.9, src/init.cc, ncclCommEnsureReady), a call that goes on in the background must be polled first.
+ */
+static ncclResult_t finish(ncclComm_t comm)
 {
-    return core->result != ncclInProgress || core->aborted;
+    if (comm == NULL) {
+        return ncclSuccess;
+    }
+    if (comm->core->result == ncclInProgress && !comm->core->aborted) {
+        return simnccl_group_fail(ncclInvalidArgument);
+    }
+    drain(comm->core);
+    return ncclSuccess;
 }
 
 SIMNCCL_API(ncclResult_t, CommFinalize, (ncclComm_t comm))
 {
-    if (comm != NULL && !is_ready(comm->core)) {
-        return simnccl_group_fail(ncclInvalidArgument);
-    }
-    if (comm != NULL) {
-        drain(comm->core);
-    }
-    return ncclSuccess;
+    return finish(comm);
 }
 
 SIMNCCL_API(ncclResult_t, CommDestroy, (ncclComm_t comm))
 {
     simnccl_count(SIMNCCL_CommDestroy);
-    if (comm != NULL && !is_ready(comm->core)) {
-        return simnccl_group_fail(ncclInvalidArgument);
-    }
-    if (comm != NULL) {
-        drain(comm->core);
+    ncclResult_t result = finish(comm);
+    if (comm != NULL && result == ncclSuccess) {
         end(comm);
     }
-    return ncclSuccess;
+    return result;
 }
 
 SIMNCCL_API(ncclResult_t, CommAbort, (ncclComm_t comm))

@@ -68,10 +68,8 @@ void simnccl_core_ring(struct simnccl_core *core)
 }
 
 /* Rank 0 makes the file, the others wait for it to appear in full size. Returns a descriptor, -1 on failure. */
-static int segment_open(struct simnccl_core *core)
+static int segment_open(struct simnccl_core *core, const char *path)
 {
-    char path[SIMNCCL_NAME_BYTES + 16];
-    snprintf(path, sizeof path, "/dev/shm/%s", core->name);
     if (core->rank == 0) {
         int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd >= 0 && ftruncate(fd, sizeof(struct simnccl_segment)) != 0) {
@@ -96,13 +94,6 @@ static int segment_open(struct simnccl_core *core)
     return -1;
 }
 
-static void segment_unlink(const struct simnccl_core *core)
-{
-    char path[SIMNCCL_NAME_BYTES + 16];
-    snprintf(path, sizeof path, "/dev/shm/%s", core->name);
-    unlink(path);
-}
-
 /* Counts this rank, and waits until all ranks have been. False: it was aborted. */
 static bool count_and_wait(struct simnccl_core *core, _Atomic uint32_t *counted)
 {
@@ -121,7 +112,9 @@ static bool count_and_wait(struct simnccl_core *core, _Atomic uint32_t *counted)
 
 ncclResult_t simnccl_core_join(struct simnccl_core *core)
 {
-    int fd = segment_open(core);
+    char path[SIMNCCL_NAME_BYTES + 16];
+    snprintf(path, sizeof path, "/dev/shm/%s", core->name);
+    int fd = segment_open(core, path);
     if (fd < 0) {
         return ncclSystemError;
     }
@@ -135,7 +128,7 @@ ncclResult_t simnccl_core_join(struct simnccl_core *core)
 
     bool alive = count_and_wait(core, &segment->joined);
     if (core->rank == 0) {
-        segment_unlink(core);
+        unlink(path);
     }
     return alive ? ncclSuccess : ncclInternalError;
 }

@@ -165,12 +165,8 @@ static void fail_jobs(struct queue *jobs, ncclResult_t error)
 
 static int compare_cores(const struct simnccl_core *a, const struct simnccl_core *b)
 {
-    for (int i = 0; i < SIMNCCL_NAME_BYTES && (a->name[i] != '\0' || b->name[i] != '\0'); i++) {
-        if (a->name[i] != b->name[i]) {
-            return a->name[i] < b->name[i] ? -1 : 1;
-        }
-    }
-    return a->rank - b->rank;
+    const int order = strcmp(a->name, b->name);
+    return order != 0 ? order : a->rank - b->rank;
 }
 
 /* Insertion sort: stable, and groups are short. */
