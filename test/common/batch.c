@@ -6,7 +6,6 @@
  * other bytes must be what they were. Inputs repeat after CF_PERIOD elements, so that large messages cost little to
  * check.
  */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -541,10 +540,6 @@ void cf_batch_judge(struct cf_batch *batch, int stream, bool launched)
         if (batch->set->nranks[m] > 0) {
             CF_CU(worker,
                   MemcpyDtoHAsync(batch->after[m], batch->arena[m], batch->bytes, worker->member[m].stream[stream]));
-        }
-    }
-    for (int m = 0; cf_use(worker, m); m++) {
-        if (batch->set->nranks[m] > 0) {
             CF_CU(worker, StreamSynchronize(worker->member[m].stream[stream]));
         }
     }

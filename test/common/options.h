@@ -8,7 +8,6 @@
 #define TEST_COMMON_OPTIONS_H_
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "test/common/number.h"
 

@@ -136,8 +136,7 @@ void cf_job_kill(struct cf_job *job);
 bool cf_job_wait(struct cf_job *job, int seconds);
 void cf_job_close(struct cf_job *job);
 
-/* In a process that a launcher has started: the board, and the number of the process. False: this is no such process.
- */
+/* In a process that a launcher has started: the board, and the number of the process. False: this is no such process */
 bool cf_job_join(size_t bytes, struct cf_board **board_p, int *process_p);
 
 /*
@@ -206,8 +205,7 @@ void cf_jitter(struct cf_worker *worker);
                  (int)result_, (int)(expected_));                                                                      \
     } while (0)
 
-/* --- comm.c: how communicators are made ----------------------------------------------------------------------------
- */
+/* --- comm.c: how communicators are made --------------------------------------------------------------------------- */
 
 enum cf_maker {
     CF_INIT_RANK,
@@ -258,8 +256,7 @@ void cf_calls_end(struct cf_worker *worker, bool grouped, const struct cf_set *s
 /* Calls on the set that onehop has served, and fallbacks, over the worker's members. */
 void cf_set_served(const struct cf_worker *worker, const struct cf_set *set, uint64_t *served_p, uint64_t *back_p);
 
-/* --- graph.c: graphs, one for each member ---------------------------------------------------------------------------
- */
+/* --- graph.c: graphs, one for each member ------------------------------------------------------------------------- */
 
 struct cf_graph {
     int stream; /* the captured one */

@@ -9,7 +9,6 @@
  * whose first calls the ranks make in different orders.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -7,7 +7,6 @@
  * bounds), every set-up must end, and a rank that serves must have memory of the right size of each peer. Without the
  * writer every communicator is served. No call is made: ranks that have been led apart would wait for each other.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>

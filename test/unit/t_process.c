@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* t_process.c - the end of another process is seen, with a descriptor and without, and a number used again is not it.
- */
+/* t_process.c - the end of another process is seen, with a descriptor and without, and a number used again is not it */
 #include "test/tap.h"
 
 #include <fcntl.h>
@@ -173,8 +172,7 @@ static void test_number_used_again(void)
 #define CLONE_NEWTIME 0x80
 #endif
 
-/* Looks at `pid` from a time namespace whose boot was 28 hours earlier. 0: it lives; 1: not; 2: no such namespace here.
- */
+/* Looks at `pid` from a time namespace whose boot was 28 hours earlier. 0: it lives; 1: not; 2: there is none here */
 static int look_from_elsewhere(pid_t pid, uint64_t start)
 {
     int status = 0;

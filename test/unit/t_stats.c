@@ -5,7 +5,6 @@
 #include "comm/call/internal.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "test/unit/default_table.h"

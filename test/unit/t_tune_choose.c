@@ -3,7 +3,6 @@
  * t_tune_choose.c - what `onehop tune` measures, and what it makes of the times
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "test/tap.h"
