@@ -267,8 +267,7 @@ static CUresult add_node(CUgraph graph, const struct simcuda_op *op, const CUgra
 CUresult cuGraphAddEmptyNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count)
 {
     SIMCUDA_LOCK();
-    const struct simcuda_op op = {.kind = SIMCUDA_OP_NONE};
-    return add_node(graph, &op, dependencies, count, node_p);
+    return add_node(graph, &nothing, dependencies, count, node_p);
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *node_p, CUgraph graph, const CUgraphNode *dependencies, size_t count,

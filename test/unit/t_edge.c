@@ -326,30 +326,23 @@ static void test_program(void)
     tap_ok(result == CUDA_ERROR_INVALID_VALUE, "nor the old one: an error");
 }
 
-static void open_program(void)
-{
-    CUlibrary library;
-    CUkernel kernel;
-    CU(library_load_data(&library, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
-    CU(library_get_kernel(&kernel, library, "oh_program_copy"));
-    CU(kernel_get_function(&program, kernel));
-}
-
 static void open_device(void)
 {
     CUdevice device;
     CUcontext context;
     CUdeviceptr address;
+    CUlibrary library;
+    CUkernel kernel;
     CU(device_get(&device, 0));
     CU(primary_ctx_retain(&context, device));
     CU(ctx_set_current(context));
     CU(stream_create(&stream, CU_STREAM_NON_BLOCKING));
     CU(mem_alloc(&address, BUFFER));
     memory = (char *)(uintptr_t)address;
-    if (oh_kernel_set_get(device, RANKS, &set) != CUDA_SUCCESS) {
-        printf("Bail out! no kernels\n");
-        exit(1);
-    }
+    must(oh_kernel_set_get(device, RANKS, &set), "no kernels");
+    CU(library_load_data(&library, oh_image_floor, NULL, NULL, 0, NULL, NULL, 0));
+    CU(library_get_kernel(&kernel, library, "oh_program_copy"));
+    CU(kernel_get_function(&program, kernel));
 }
 
 int main(void)
@@ -365,7 +358,6 @@ int main(void)
     test_failure();
     test_stranger();
     test_early_blocks();
-    open_program();
     test_program();
     return tap_done();
 }
