@@ -44,7 +44,7 @@ struct slot {
     bool used;
     bool called;      /* stock NCCL wants the first call of a communicator not to be captured (CF_APART) */
     bool nonblocking; /* sums only, not captured, not split */
-    bool shares;      /* resources with its parent: not to be aborted */
+    bool shares;      /* resources with its parent: not to be aborted, since NCCL would end the parent's threads */
 };
 
 struct recorded {
@@ -91,6 +91,8 @@ static void split(struct soak *soak, enum origin origin, struct slot *slot)
         key[r] = origin == SPLIT_SHARED ? r : -r;
     }
     color[n - 1] = origin == SPLIT_ONE_OUT ? NCCL_SPLIT_NOCOLOR : color[n - 1];
+    /* A split without a configuration has that of its parent. */
+    slot->shares = origin == SPLIT_SHARED || parent->shares;
     cf_set_split(soak->worker, &parent->set, color, key, origin == SPLIT_SHARED ? CF_CHILD_SHARES : 0, &slot->set);
 }
 
@@ -122,7 +124,6 @@ static void make(struct soak *soak, enum origin origin, struct slot *slot)
     struct cf_worker *worker = soak->worker;
     bool made = true;
     *slot = (struct slot){.used = true, .nonblocking = origin == (enum origin)CF_INIT_NONBLOCKING};
-    slot->shares = origin == SPLIT_SHARED;
     if (origin < (enum origin)CF_MAKERS) {
         made = cf_set_create(worker, (enum cf_maker)origin, &slot->set);
     } else if (origin == SHRUNK) {
