@@ -25,7 +25,7 @@ rm -f "$secrets"
     SIMNODE_SECRETS=$secrets SIMNODE_CALLER=libonehop.so SIMNODE_KILL=ftruncate:1 run_app --nranks 2 --counts 1000)
 id=$(sed -n 's/^id //p' "$secrets")
 read -r secret_key file < <("$key_of_id" "$id")
-[ -n "$id" ] && ls "$shm" | grep -q "$file"
+[ -n "$id" ] && [ -n "$file" ] && ls "$shm" | grep -q "$file"
 tap_point $? "this test knows how keys are made" "$id $file $(ls "$shm")"
 rm -f "$shm"/*
 
