@@ -7,8 +7,8 @@
  * Threads: any. The object must stay mapped.
  * Owns: nothing.
  */
-#ifndef OH_HOOK_ELF_H_
-#define OH_HOOK_ELF_H_
+#ifndef OH_INTERPOSE_ELF_H_
+#define OH_INTERPOSE_ELF_H_
 
 #include <link.h>
 #include <stdbool.h>

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Every header compiles by itself: the host's in C11, the public one in C++17 too, the kernels' in C++17 for the CPU.
+# Every header compiles by itself: the host's in C11, the public one in C++17 too, the kernels' in C++17 for the CPU. Include
+# guards have the names of their files.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 
 read -ra cc <<<"$CC"
@@ -22,4 +23,11 @@ while read -r header; do
         *) check_header c c11 "$header" "${cc[@]}" ;;
     esac
 done < <(cd "$abs_top_srcdir" && find include src kernels test -name '*.h' -o -name '*.cuh' | LC_ALL=C sort)
+
+wrong=$(cd "$abs_top_srcdir" && find src test -name '*.h' | while read -r header; do
+    guard=$(tr 'a-z/.-' 'A-Z___' <<<"${header#src/}")_
+    [ "$header" = "${header#src/}" ] || guard=OH_$guard
+    grep -qx "#ifndef $guard" "$header" || echo "$header: expected $guard"
+done)
+tap_empty "$wrong" "include guards have the names of their files"
 tap_done

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* default_table.h - the shipped table for a GPU that onehop does not know, with the user's limits */
-#ifndef OH_TEST_UNIT_DEFAULT_TABLE_H_
-#define OH_TEST_UNIT_DEFAULT_TABLE_H_
+#ifndef TEST_UNIT_DEFAULT_TABLE_H_
+#define TEST_UNIT_DEFAULT_TABLE_H_
 
 #include "plan/tuning.h"
 

@@ -9,8 +9,8 @@
  * Threads: pure functions.
  * Owns: nothing.
  */
-#ifndef OH_COMM_CORE_KEY_H_
-#define OH_COMM_CORE_KEY_H_
+#ifndef OH_COMM_SHARED_KEY_H_
+#define OH_COMM_SHARED_KEY_H_
 
 #include <nccl.h>
 #include <stddef.h>

@@ -11,8 +11,8 @@
  * Threads: a struct oh_segment belongs to one thread at a time; the memory behind it is shared and atomic.
  * Owns: a file named after the key (key.h), unlinked as soon as the ranks are counted.
  */
-#ifndef OH_COMM_CORE_SEGMENT_H_
-#define OH_COMM_CORE_SEGMENT_H_
+#ifndef OH_COMM_SHARED_SEGMENT_H_
+#define OH_COMM_SHARED_SEGMENT_H_
 
 #include <nccl.h>
 #include <stdatomic.h>

@@ -8,8 +8,8 @@
  * Threads: one at a time.
  * Owns: device memory, its IPC handle, the peers' mappings, the control block.
  */
-#ifndef OH_COMM_CORE_STAGING_H_
-#define OH_COMM_CORE_STAGING_H_
+#ifndef OH_COMM_SHARED_STAGING_H_
+#define OH_COMM_SHARED_STAGING_H_
 
 #include <stdbool.h>
 #include <stdint.h>
