@@ -67,6 +67,11 @@ class Checker:
             print(f"FAIL rank {self.rank}: {what}: {wrong} wrong, bits {'differ' if differs else 'equal'}", flush=True)
 
 
+def aligned_views(torch, dtype, count, offset, device):
+    """A tensor of `count` elements that starts `offset` elements into an allocation."""
+    return torch.empty(count + offset, dtype=dtype, device=device)[offset:]
+
+
 def check_eager(checker, torch, dist, sizes, seed):
     for name in TYPES:
         dtype = getattr(torch, name)
@@ -74,7 +79,7 @@ def check_eager(checker, torch, dist, sizes, seed):
             count = max(1, size // dtype.itemsize)
             inputs = [rank_input(torch, dtype, count, r, seed + size, checker.device) for r in range(checker.world)]
             for offset in (0, checker.rank % 3 + 1):  # alignment differs from rank to rank
-                tensor = torch.empty(count + offset, dtype=dtype, device=checker.device)[offset:]
+                tensor = aligned_views(torch, dtype, count, offset, checker.device)
                 tensor.copy_(inputs[checker.rank])
                 dist.all_reduce(tensor)
                 checker.expect(inputs, tensor, f"eager {name} {size} bytes offset {offset}")
@@ -108,6 +113,31 @@ def check_graph(checker, torch, dist, sizes, seed, replays):
             del graph
 
 
+def check_two_groups(checker, torch, dist, seed):
+    """Two communicators on two streams, calls queued on both; on one rank the one, on another the other is held up."""
+    groups = [dist.new_group(list(range(checker.world))) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    count = 1 << 19
+    for group in groups:  # communicators are made at the first call
+        dist.all_reduce(torch.zeros(1, device=checker.device), group=group)
+    torch.cuda.synchronize()
+    for trial in range(3):
+        inputs = [rank_input(torch, torch.bfloat16, count, r, seed + trial, checker.device)
+                  for r in range(checker.world)]
+        tensors = [[inputs[checker.rank].clone() for _ in range(8)] for _ in groups]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[(checker.rank + trial) % 2]):
+            torch.cuda._sleep(5_000_000)
+        for call in range(8):
+            for group, stream, mine in zip(groups, streams, tensors):
+                with torch.cuda.stream(stream):
+                    dist.all_reduce(mine[call], group=group)
+        torch.cuda.synchronize()
+        for number, mine in enumerate(tensors):
+            for call, tensor in enumerate(mine):
+                checker.expect(inputs, tensor, f"two groups, trial {trial}, group {number}, call {call}")
+
+
 def main():
     options = parse()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -123,6 +153,7 @@ def main():
     sizes = SIZES[::4] if options.quick else SIZES
     check_eager(checker, torch, dist, sizes, options.seed)
     check_graph(checker, torch, dist, sizes[::3], options.seed, options.replays)
+    check_two_groups(checker, torch, dist, options.seed)
     torch.cuda.synchronize()
     failed = torch.tensor([checker.errors], device=device)
     dist.all_reduce(failed)
