@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuda_object.c - the simulated driver's lists of living objects, and the report made of them at exit
+ *
+ * With SIMNODE_REPORT=prefix, lines "name value" are appended to <prefix>.<pid> when the process exits.
  */
 #include "test/simnode/cuda_internal.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Who is woken under the lock gets it soon: the mutex spins a little. */
@@ -55,8 +60,13 @@ static void report_kinds(FILE *file)
 
 __attribute__((destructor)) static void report(void)
 {
-    /* A forked child has no state of its own. */
-    FILE *file = simcuda.owner == 0 || simcuda.owner == getpid() ? simnode_report() : NULL;
+    const char *prefix = getenv("SIMNODE_REPORT");
+    char path[4096];
+    if (!prefix || prefix[0] == '\0' || (simcuda.owner != 0 && simcuda.owner != getpid())) {
+        return; /* a forked child has no state of its own */
+    }
+    snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid());
+    FILE *file = fopen(path, "ae");
     if (!file) {
         return;
     }

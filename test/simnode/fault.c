@@ -22,7 +22,8 @@
 enum act {
     ACT_FAIL,
     ACT_KILL,
-    ACT_STOP
+    ACT_STOP,
+    ACT_QUIT
 };
 
 struct fault {
@@ -75,6 +76,7 @@ static void read_environment(void)
     read_faults("SIMNODE_FAIL", ACT_FAIL);
     read_faults("SIMNODE_KILL", ACT_KILL);
     read_faults("SIMNODE_STOP", ACT_STOP);
+    read_faults("SIMNODE_QUIT", ACT_QUIT);
     caller_name = getenv("SIMNODE_CALLER");
     from = getenv("SIMNODE_FROM");
     atomic_store(&begun, from == NULL);
@@ -122,6 +124,8 @@ static bool act_on(enum act act)
     case ACT_STOP:
         kill(getpid(), SIGSTOP);
         break;
+    case ACT_QUIT:
+        _exit(0);
     }
     return false;
 }
@@ -160,15 +164,4 @@ void simnode_tell(const char *kind, const char *text)
         }
         close(fd);
     }
-}
-
-FILE *simnode_report(void)
-{
-    const char *prefix = getenv("SIMNODE_REPORT");
-    char path[4096];
-    if (!prefix || prefix[0] == '\0') {
-        return NULL;
-    }
-    snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid());
-    return fopen(path, "ae");
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fault.h - what tests ask of every simulated library: calls that fail, and records of calls, secrets and leftovers
+ * fault.h - calls that fail on request, and records of the calls made and of secrets
  *
- * By the variables SIMNODE_FAIL, _KILL, _STOP, _TRACE, _CALLER and _FROM, _SECRETS, and _REPORT (README.md). Each
- * library counts calls for itself.
+ * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n).
+ * Written likewise: SIMNODE_KILL ends the process there by SIGKILL, SIMNODE_STOP stops it by SIGSTOP, SIMNODE_QUIT ends
+ * it by _exit(0). SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only
+ * calls count that come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come
+ * after the first call of that function, by any caller. Each simulated library counts for itself.
  */
 #ifndef TEST_SIMNODE_FAULT_H_
 #define TEST_SIMNODE_FAULT_H_
 
 #include <stdbool.h>
-#include <stdio.h>
 
 /* Notes one call of an exported function, from the code at `caller`; true: it is to fail. Thread-safe. */
 bool simnode_call(const char *function, const void *caller);
@@ -19,8 +21,5 @@ bool simnode_call(const char *function, const void *caller);
  * SIMNODE_SECRETS=path appends "KIND TEXT", a line for each. Thread-safe.
  */
 void simnode_tell(const char *kind, const char *text);
-
-/* Opens the file of SIMNODE_REPORT for lines "name value"; NULL: there is none. */
-FILE *simnode_report(void);
 
 #endif
