@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* sim_scenario.c - the scenarios of sim_app, their common parts, and those about communicators that end */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "test/common/resources.h"
 #include "test/e2e/sim_app.h"
+
+#define SETTLED_ROUND 10 /* of churn: by then everything that is made once has been made */
 
 void app_load(struct cf_batch *batch)
 {
@@ -37,15 +41,28 @@ void app_capture(struct cf_batch *batch, struct cf_graph *graph_p)
     cf_graph_instantiate(batch->worker, graph_p);
 }
 
-/* Communicators are made, used and ended many times. (What grows: test/gpu/stress_comms.c, --soak.) */
+/* Communicators made, used and ended many times leave nothing behind. */
 static void churn(struct app *app)
 {
+    /* Pools of memory may grow; a sanitizer maps memory of its own. */
+    const struct resources_bounds bounds = {
+        .host_kib = 1 << 20, .gpu_kib = 1 << 20, .handles = getenv("OH_SANITIZERS") != NULL ? 64 : 0};
+    struct resources settled = {0};
+    char text[CF_TEXT - 64];
     for (int round = 0; round < app_options.rounds; round++) {
         if (round > 0) {
             app_comm_make(app);
         }
         app_run(app->call);
         app_comm_end(app);
+        if (round == SETTLED_ROUND) {
+            settled = resources_measure(cf_gpu_kib, app->worker);
+        }
+    }
+    if (app_options.rounds > SETTLED_ROUND) {
+        struct resources last = resources_settle(&bounds, &settled, cf_gpu_kib, app->worker);
+        resources_describe(&settled, &last, text, sizeof text);
+        cf_check(app->worker, !resources_have_grown(&bounds, &settled, &last), "it has grown: %s", text);
     }
 }
 
