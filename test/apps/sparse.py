@@ -10,7 +10,7 @@ grouped sends and receives, a few peers at a time), adds them, picks those above
 (Li and Hoefler, PPoPP 2022). gaussian: entries above a threshold taken from mean and deviation, whose number differs
 from rank to rank (Shi et al., 2019); gaussian-adjusted: the threshold is moved until the number is near k.
 Then: all of these on two communicators and two streams at once. (PyTorch cannot put an allreduce into one group with
-sends of another stream: the conformance test does.) The program counts the collectives that it asks for, by kind.
+sends of another stream: allreduce_all.c does.) The program counts the collectives that it asks for, by kind.
 
 The gradients are whole multiples of 2^-10, so that every sum is exact in whatever order: results must be the same bits
 with any NCCL, and are compared with a sum that each rank makes by itself.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# C programs on the simulated node, with onehop and without: the same results, allreduces served.
+# C programs on the simulated node, with onehop and without: the same results, allreduces served, the rest with NCCL.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 
 apps=$abs_top_builddir/test/apps
@@ -16,6 +16,7 @@ run_program() {
 
 for gpus in 2 4 8; do
     export SIMNODE_TOPOLOGY=h200x$gpus
+    sends=$((gpus * (gpus - 1) * 20))
     for preload in '' "$plugin"; do
         run_program "$preload" "$apps/allreduce_all" 3000 20
         if [ -n "$preload" ]; then
@@ -26,7 +27,9 @@ for gpus in 2 4 8; do
             expect_right "one process with all GPUs, $gpus, without onehop"
         fi
         grep -q "^$gpus GPUs, 20 sums of 3000 elements: 0 wrong\$" "$out.results"
-        tap_point $? "its sums are right" "$(diagnosis)"
+        tap_point $? "sums and regions are right" "$(diagnosis)"
+        [ "$(report_of nccl_send) $(report_of nccl_recv)" = "$sends $sends" ]
+        tap_point $? "NCCL gets all $sends sends and receives" "$(diagnosis)"
     done
 done
 
