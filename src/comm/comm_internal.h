@@ -190,7 +190,7 @@ struct oh_comm {
 
 _Static_assert(offsetof(struct oh_comm, id) == 0, "oh_comm_id");
 
-/* For "comm %p rank %u of %u", with which messages begin. */
+/* For "comm %p rank %u of %u" or "comm %p rank %u nranks %u", with which messages begin. */
 #define OH_COMM_VALUES(comm_) (void *)(comm_)->id.nccl, (comm_)->id.rank, (comm_)->id.nranks
 
 /* All ranks have voted yes, and the number of the first call that onehop serves is known. */

@@ -100,7 +100,7 @@ run_ranks() {
     status=0
     rm -f "$scratch"/report.* "$out" "$out".[01]
     local command=()
-    while [ "$1" != -- ]; do
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
         command+=("$1")
         shift
     done

@@ -34,13 +34,16 @@ for n in 2 3 4 8; do
             --offsets 0:0,1:0,0:1,3:2 --in-place --batch 24 --seed $n
         expect_served "$n ranks, $algorithm, small" $algorithm
         export ONEHOP_MAX_BYTES=$largest
-        # A float and an integer, in place and not; with the other algorithm the other two.
-        here=f32 there=i8 size=1
-        [[ $algorithm-$n = oneshot-[24] || $algorithm-$n = twoshot-[38] ]] || here=i32 there=bf16 size=2
+        # bf16, and one type of the others in place, in turns.
+        case $algorithm-$n in
+        oneshot-[28] | twoshot-3) here=f32 size=4 ;;
+        oneshot-3 | twoshot-4) here=i32 size=4 ;;
+        *) here=i8 size=1 ;;
+        esac
         expect_served "$n ranks, $algorithm, large, $here" $algorithm \
-            -- run_app --nranks $n --counts 4096,$((largest / 4 - 1)),$((largest / 4)) --types $here --offsets 1:3 --in-place --batch 2
-        expect_served "$n ranks, $algorithm, large, $there" $algorithm \
-            -- run_app --nranks $n --counts 4097,$((largest / size - 1)),$((largest / size)) --types $there --offsets 1:3 --batch 3
+            -- run_app --nranks $n --counts 4096,$((largest / size - 1)),$((largest / size)) --types $here --offsets 1:3 --in-place --batch 2
+        expect_served "$n ranks, $algorithm, large, bf16" $algorithm \
+            -- run_app --nranks $n --counts 4097,$((largest / 2 - 1)),$((largest / 2)) --types bf16 --offsets 1:3 --batch 3
         unset ONEHOP_MAX_BYTES
     done
 done

@@ -49,9 +49,10 @@ expect_served "5,000 calls on three streams, in a group in a group" \
 expect_served "60 calls, some of which go together" oneshot \
     -- run_app --nranks 3 --counts 1666,1667 --types bf16 --offsets 0:0,2:2,4:4,6:6,1:1 --batch 60 --group 60 --iterations 4
 
-# By NCCL, and in part by each. (By onehop: t_conformance.sh.)
+# By onehop, by NCCL, and in part by each.
 for mode in processes group; do
     for name in group-simulate group-error group-mixed group-captured arguments; do
+        expect_counts "$name, $mode" served=1+ -- run_cases --ranks 2 --modes $mode --cases $name
         ONEHOP_MAX_BYTES=1 expect_counts "$name, $mode, calls for NCCL" served=0 \
             -- run_cases --ranks 2 --modes $mode --cases $name
     done

@@ -13,9 +13,12 @@ turned() {
     done
 }
 
-# Prints the hash of a unique id that is the communicator's key, and the hash of the key that, but for the build's part, names its
-# file. (test/unit/t_segment.c has vectors.)
-key_of_id=$abs_top_builddir/test/e2e/key_of_id
+# take_key ID: sets $secret_key, the hash of a unique id that is the communicator's key, and $file, the hash of the key that, but for
+# the build's part, names its file. False when they cannot be had. (test/unit/t_segment.c has vectors.)
+take_key() {
+    read -r secret_key file < <("$abs_top_builddir/test/e2e/key_of_id" "$1")
+    [[ $secret_key/$file =~ ^[0-9a-f]{32}/[0-9a-f]{32}$ ]]
+}
 
 # --- secrets ---
 
@@ -24,8 +27,7 @@ rm -f "$secrets"
 (plugin=$faulty_plugin
     SIMNODE_SECRETS=$secrets SIMNODE_CALLER=libonehop.so SIMNODE_KILL=ftruncate:1 run_app --nranks 2 --counts 1000)
 id=$(sed -n 's/^id //p' "$secrets")
-read -r secret_key file < <("$key_of_id" "$id")
-[ -n "$id" ] && [ -n "$file" ] && ls "$shm" | grep -q "$file"
+[ -n "$id" ] && take_key "$id" && ls "$shm" | grep -q "$file"
 tap_point $? "this test knows how keys are made" "$id $file $(ls "$shm")"
 rm -f "$shm"/*
 
@@ -35,7 +37,8 @@ SIMNODE_SECRETS=$secrets ONEHOP_DEBUG=TRACE ONEHOP_STATS=1 ONEHOP_STATS_FILE=$sc
 [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -ge 3 ] && [ "$(count_of TRACE)" -ge 3 ] &&
     [ "$(grep -c '^handle ' "$secrets")" -ge 3 ] && [ "$(grep -c '^id ' "$secrets")" = 1 ]
 tap_point $? "a job with all that can be said, and secrets" "$(cat "$secrets"; diagnosis)"
-read -r secret_key file < <("$key_of_id" "$(sed -n 's/^id //p' "$secrets")")
+take_key "$(sed -n 's/^id //p' "$secrets")"
+tap_point $? "the key of that job" "$secret_key $file"
 # Any half of a secret counts, with its bytes in either order.
 found=
 for secret in "$secret_key" $(sed -n 's/^handle //p; s/^id simnccl-//p' "$secrets"); do
@@ -104,7 +107,8 @@ id=$(sed -n 's/^id //p' "$secrets")
 (plugin=$faulty_plugin
     SIMNODE_CALLER=libonehop.so SIMNODE_KILL=posix_fallocate:1 run_app --nranks 2 --counts 1000)
 [ -z "$id" ] || rm -f /dev/shm/"$id"* # NCCL's own, of the job that was killed
-read -r secret_key file < <("$key_of_id" "$id")
+take_key "$id"
+tap_point $? "the key of a known id" "$secret_key $file"
 name=$(ls -d "$shm"/onehop-*"$file")
 size=$(stat -c %s "$name")
 rm -f "$name"

@@ -20,7 +20,7 @@ tune() {
 
 for arguments in "-n 1" "-n 9" "-n 2,3" "-b 0" "-b 2K -e 1K" "-b 1 -e 1M" "-d ring" "--collective reduce" "--rounds 0" "--time 0" "more"; do
     # shellcheck disable=SC2086
-    expect "wrong usage: $arguments" 2 . -- tune $arguments
+    expect_sentence "wrong usage: $arguments" 2 '^onehop: tune: ' -- tune $arguments
 done
 expect "more ranks than GPUs: exit status 1" 1 'CUDA sees 2' -- tune -n 4 "${small[@]}"
 CUDA_VISIBLE_DEVICES=1 refuses "one GPU" 1 \

@@ -22,12 +22,12 @@ read -ra cxx <<<"${CXX:-c++}"
 read -ra cppflags <<<"${OH_CPPFLAGS-}"
 small=(-DOH_PART_BYTES=57344u
     -DOH_SEND_ALL_FIRST=0)
-build=("${cxx[@]}" -fsanitize=thread -O1)
+build=("${cxx[@]}" -fsanitize=thread -g1 -O1)
 # The copies come first. The tests are the same for all: one object of their four files.
 if [ ! -e "$tests" ]; then
     read -ra cc <<<"${CC:-cc}"
     for part in unit/t_kernels unit/kernel_node unit/kernel_reference common/number; do
-        "${cc[@]}" -fsanitize=thread -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
+        "${cc[@]}" -fsanitize=thread -g1 -O1 -std=gnu11 -I "$folder" "${cppflags[@]}" "${small[@]}" \
             -c "$top/test/$part.c" -o "$folder/${part#*/}.o" || break
     done >"$folder/build.log" 2>&1
     ld -r -o "$tests" "$folder"/{t_kernels,kernel_node,kernel_reference,number}.o >>"$folder/build.log" 2>&1 ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* t_comm_config.c - what is read of ncclConfig_t and of NCCL's variables, of which the runner of the tests unsets all:
- * every version's size, what is left open, overrides */
+/* t_comm_config.c - what is read of ncclConfig_t and of NCCL's variables: every version's size, what is left open,
+ * overrides */
 #include "entry/entry.h"
 
 #include <limits.h>
@@ -121,6 +121,11 @@ static void test_variables(void)
 
 int main(void)
 {
+    static const char *const variables[] = {"NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_CTA_POLICY",
+                                            "NCCL_COMM_BLOCKING"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        unsetenv(variables[i]);
+    }
     test_fields();
     test_inheritance();
     test_name();

@@ -159,7 +159,7 @@ static bool has_pid(const struct oh_peer_info *info)
     return info->pid > 0 && info->pid_namespace != 0 && info->pid_namespace == process_pid_namespace;
 }
 
-/* In this order: what ends between the two questions was seen by the first, what ended before is told by the second. */
+/* Reads the start time first: a process that ends between the two calls still had one. */
 bool oh_peer_info_is_visible(const struct oh_peer_info *info)
 {
     return has_pid(info) && info->start_time != 0 &&

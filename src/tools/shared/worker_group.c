@@ -174,12 +174,13 @@ void oh_workers_run(const struct oh_workers *workers)
 
 int oh_tool_count_gpus(char *reason_p, size_t size)
 {
+    const ncclResult_t opened = oh_driver_open();
     int count;
-    if (oh_driver_open() != ncclSuccess && !strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
+    if (opened != ncclSuccess && !strstr(oh_driver_error(), "CUDA_ERROR_NO_DEVICE")) {
         snprintf(reason_p, size, "no usable CUDA driver: %s", oh_driver_error());
         return 0;
     }
-    if (oh_driver_error()[0] || oh_driver.device_get_count(&count) != CUDA_SUCCESS || count < 1) {
+    if (opened != ncclSuccess || oh_driver.device_get_count(&count) != CUDA_SUCCESS || count < 1) {
         snprintf(reason_p, size, "CUDA sees no GPU here");
         return 0;
     }
