@@ -55,7 +55,7 @@ CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p
 /* Values of nccl_launch. The thread that has made the last change owns nccl_launch_stream. */
 enum {
     LAUNCH_NONE,
-    LAUNCH_GOING_ON,  /* since oh_order_after_nccl, by the thread that uses the communicator */
+    LAUNCH_GOING_ON,  /* since oh_order_after_nccl(in_background), by the thread that uses the communicator */
     LAUNCH_RECORDING, /* NCCL has launched the call, and a thread records the event */
     LAUNCH_RECORDED,  /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded() */
 };
