@@ -42,11 +42,26 @@ void cf_case_stream_several(struct cf_worker *worker)
     cf_batch_finish(batch, 0);
 }
 
+static void CUDA_CB be_slow(void *microseconds)
+{
+    usleep((useconds_t)(uintptr_t)microseconds);
+}
+
+static void hold_up(struct cf_worker *worker, int stream, useconds_t microseconds)
+{
+    for (int m = 0; cf_use(worker, m); m++) {
+        CF_CU(worker, LaunchHostFunc(worker->member[m].stream[stream], be_slow, (void *)(uintptr_t)microseconds));
+    }
+}
+
+#define LOAD_MICROSECONDS 20000 /* before a load: what does not wait for it comes too early */
+
 /* One group whose calls are on all streams: it starts after the load on the first, and all streams wait for it. */
 void cf_case_stream_group(struct cf_worker *worker)
 {
     for (int last = 0; last < CF_STREAMS; last++) {
         struct cf_batch *batch = cf_some_calls(worker, &worker->world, 9);
+        hold_up(worker, 0, LOAD_MICROSECONDS);
         cf_batch_load(batch, 0);
         CF_NCCL(worker, GroupStart());
         for (int i = 0; i < batch->items; i++) {
@@ -198,12 +213,6 @@ void cf_case_stream_change(struct cf_worker *worker)
 
 #define SLOW_MICROSECONDS 300000 /* a stream is held up; onehop's set-up in the background takes less */
 
-static void CUDA_CB be_slow(void *nothing)
-{
-    (void)nothing;
-    usleep(SLOW_MICROSECONDS);
-}
-
 /* A broadcast of a new, non-blocking communicator waits on its stream while onehop comes in; then an allreduce on
  * another stream takes what it leaves. */
 void cf_case_stream_late(struct cf_worker *worker)
@@ -212,9 +221,7 @@ void cf_case_stream_late(struct cf_worker *worker)
     struct cf_others others;
     open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
     cf_others_load(&others, 1);
-    for (int m = 0; cf_use(worker, m); m++) {
-        CF_CU(worker, LaunchHostFunc(worker->member[m].stream[1], be_slow, NULL));
-    }
+    hold_up(worker, 1, SLOW_MICROSECONDS);
     take_turn(&others, 0, 1);
     usleep(SLOW_MICROSECONDS / 2);
     take_turns(&others, 1, 5);

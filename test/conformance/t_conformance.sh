@@ -42,11 +42,11 @@ conform "onehop, eight ranks, all types" h200x8 "$plugin" --ranks 8 --modes proc
 # NCCL makes every call, too, in orders of its own: a right result that is reported fails its communicator.
 export ONEHOP_VERIFY=1 ONEHOP_VERIFY_FATAL=1 SIMNODE_NCCL_RING=1
 conform "verified, processes" h200x4 "$plugin" --ranks 3 --modes processes --expect-served \
-    --cases sum,prod,min,max,avg,premul-host,premul-device,moved,counts,stream-several,group-mixed,graph-modes
+    --cases sum,prod,min,max,avg,premul-host,premul-device,moved,counts,stream-several,stream-group,group-mixed,graph-modes
 conform "verified, two ranks" h200x4 "$plugin" --ranks 2 --modes threads --expect-served \
     --cases sum,prod,min,max,avg,premul-host,moved,graph-replay,group-together
 conform "verified, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served \
-    --cases premul-host,moved,group,group-nested,group-simulate,group-error,graph-modes
+    --cases premul-host,moved,group,group-nested,group-simulate,group-error,graph-modes,stream-group
 unset ONEHOP_VERIFY ONEHOP_VERIFY_FATAL SIMNODE_NCCL_RING
 # Every allreduce in one order, and each row of batches up to the largest.
 export ONEHOP_INVARIANT=1

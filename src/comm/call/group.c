@@ -676,12 +676,32 @@ static void check_departed(void)
     }
 }
 
+/* As NCCL's part does, what runs before it waits for all streams of the communicator: any may prepare a call's data. */
+static ncclResult_t join_verified(void)
+{
+    for (size_t i = 0; i < group.use_count; i++) {
+        const struct stream_use *use = &group.use[i], *first = first_use(use->comm, true);
+        if (use->comm->verify.interval > 0 && use->has_nccl_call && use != first) {
+            OH_TRY(oh_comm_join(use->comm, use->stream, first->stream));
+        }
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t begin_one(const struct oh_call *call, bool *joined)
+{
+    OH_TRY(*joined ? ncclSuccess : join_verified());
+    *joined = true;
+    return oh_verified_begin(call, first_use(call->comm, true)->stream);
+}
+
 /* Before NCCL's part, which has the calls already. */
 static void begin_verified(void)
 {
+    bool joined = false;
     for (size_t i = 0; i < group.call_count && group.error == ncclSuccess; i++) {
         if (group.calls[i].verified.count > 0) {
-            fail_group(&group.calls[i], oh_verified_begin(&group.calls[i]));
+            fail_group(&group.calls[i], begin_one(&group.calls[i], &joined));
         }
     }
 }

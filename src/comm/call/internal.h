@@ -35,12 +35,12 @@ ncclResult_t oh_call_note_executed(const struct oh_call *call);
 
 /*
  * ONEHOP_VERIFY: a call that oh_verify_choose has chosen (launch/launch.h). oh_verified_forward makes it to NCCL, and
- * returns NCCL's result. oh_verified_begin launches what runs before NCCL's part; returns ncclSuccess or
- * ncclUnhandledCudaError (logged). oh_verified_alone does both for a call outside of a group, if it is chosen, in order
- * with other calls; returns either error.
+ * returns NCCL's result. oh_verified_begin launches what runs before NCCL's part, on a stream on which the call's data
+ * is ready; returns ncclSuccess or ncclUnhandledCudaError (logged). oh_verified_alone does both for a call outside of a
+ * group, if it is chosen, in order with other calls; returns either error.
  */
 ncclResult_t oh_verified_forward(const struct oh_call *call);
-ncclResult_t oh_verified_begin(const struct oh_call *call);
+ncclResult_t oh_verified_begin(const struct oh_call *call, CUstream stream);
 ncclResult_t oh_verified_alone(struct oh_call *call);
 
 /* --- group.c ------------------------------------------------------------------------------------------------------ */

@@ -20,13 +20,13 @@ ncclResult_t oh_verified_forward(const struct oh_call *call)
     return oh_verify_magnitudes(call, &sum) ? oh_call_forward(&sum) : ncclSuccess;
 }
 
-ncclResult_t oh_verified_begin(const struct oh_call *call)
+ncclResult_t oh_verified_begin(const struct oh_call *call, CUstream stream)
 {
-    const CUresult result = oh_verify_prepare(call);
+    const CUresult result = oh_verify_prepare(call, stream);
     if (result == CUDA_SUCCESS) {
         return ncclSuccess;
     }
-    oh_order_invalidate(call->stream, &(struct oh_stream_state){.known = false});
+    oh_order_invalidate(stream, &(struct oh_stream_state){.known = false});
     return oh_order_fail(call->comm, result, "verifying a call");
 }
 
@@ -52,7 +52,7 @@ ncclResult_t oh_verified_alone(struct oh_call *call)
         call->verified.count = 0;
         return ncclSuccess;
     }
-    OH_TRY(oh_order_refuse(comm, oh_verified_begin(call)));
+    OH_TRY(oh_order_refuse(comm, oh_verified_begin(call, call->stream)));
     const ncclResult_t res = oh_verified_forward(call);
     return res == ncclSuccess ? oh_order_after_nccl(comm, &order, false) : fail(comm, res);
 }

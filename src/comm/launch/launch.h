@@ -106,13 +106,13 @@ void oh_fuse_list(const struct oh_plan_table *table, const struct oh_call *calls
  * ONEHOP_VERIFY, where comm->verify.interval is not 0. oh_verify_choose for each call that onehop executes, in the
  * order of their launches; `before`: so many are before it in its group. Returns whether NCCL makes the call, too,
  * before onehop: the same on all ranks. Then oh_verify_call is NCCL's call, and if oh_verify_magnitudes returns true,
- * NCCL makes *sum_p as well. oh_verify_prepare launches what runs before NCCL's part, on the stream of the call;
+ * NCCL makes *sum_p as well. oh_verify_prepare launches what runs before NCCL's part, on `stream`;
  * oh_verify_compare the comparison behind the call's last kernel. Both return the driver's result.
  */
 bool oh_verify_choose(struct oh_call *call, size_t before);
 struct oh_call oh_verify_call(const struct oh_call *call);
 bool oh_verify_magnitudes(const struct oh_call *call, struct oh_call *sum_p);
-CUresult oh_verify_prepare(const struct oh_call *call);
+CUresult oh_verify_prepare(const struct oh_call *call, CUstream stream);
 CUresult oh_verify_compare(struct oh_submission *submission, const struct oh_call *call);
 
 /* --- order.c ------------------------------------------------------------------------------------------------------ */

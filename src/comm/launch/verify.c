@@ -199,7 +199,7 @@ static struct oh_verify_args describe(const struct oh_call *call)
     return args;
 }
 
-CUresult oh_verify_prepare(const struct oh_call *call)
+CUresult oh_verify_prepare(const struct oh_call *call, CUstream stream)
 {
     struct oh_call sum;
     OH_CONTEXT_SCOPE(scope);
@@ -210,8 +210,7 @@ CUresult oh_verify_prepare(const struct oh_call *call)
     args.magnitudes = (void *)sum.sendbuff;
     args.rows = (uint32_t)rows_of_send(call);
     OH_TRY(oh_context_enter(&call->comm->staging.context, &scope));
-    return oh_kernel_launch_verify(call->comm->verify.kernels.magnitudes, &args, args.rows * args.call.count,
-                                   call->stream);
+    return oh_kernel_launch_verify(call->comm->verify.kernels.magnitudes, &args, args.rows * args.call.count, stream);
 }
 
 CUresult oh_verify_compare(struct oh_submission *submission, const struct oh_call *call)
