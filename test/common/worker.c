@@ -42,6 +42,7 @@ void cf_die(struct cf_worker *worker, const char *format, ...)
     note_failure(worker, format, arguments);
     va_end(arguments);
     fprintf(stderr, "%s\n", worker->result->failure);
+    fflush(stdout); /* where NCCL_DEBUG says why */
     _exit(1);
 }
 

@@ -44,7 +44,7 @@ struct slot {
     bool used;
     bool called;      /* stock NCCL wants the first call of a communicator not to be captured (CF_APART) */
     bool nonblocking; /* sums only, not captured, not split */
-    bool shares;      /* resources with its parent: not to be aborted, since NCCL would end the parent's threads */
+    bool shares;      /* resources with its family: not to be aborted, since NCCL would end the family's threads */
 };
 
 struct recorded {
@@ -90,7 +90,9 @@ static void split(struct soak *soak, enum origin origin, struct slot *slot)
         color[r] = origin == SPLIT_PARTS ? r % 2 : 0;
         key[r] = origin == SPLIT_SHARED ? r : -r;
     }
-    color[n - 1] = origin == SPLIT_ONE_OUT ? NCCL_SPLIT_NOCOLOR : color[n - 1];
+    /* NCCL's proxy of a rank without a child that shares would wait, when the parent ends, until the other ranks have
+     * ended theirs (2.28.9, src/proxy.cc, ncclProxyService). */
+    color[n - 1] = origin == SPLIT_ONE_OUT && !parent->shares ? NCCL_SPLIT_NOCOLOR : color[n - 1];
     /* A split without a configuration has that of its parent. */
     slot->shares = origin == SPLIT_SHARED || parent->shares;
     cf_set_split(soak->worker, &parent->set, color, key, origin == SPLIT_SHARED ? CF_CHILD_SHARES : 0, &slot->set);
