@@ -36,7 +36,7 @@ expect_served "in graphs" -- run_work --graph 2
 expect_served "non-blocking communicators" -- run_work --make nonblocking
 expect_served "splits" -- run_app --nranks 4 --make split --split-colors 0,0,1,1 --counts 1,5000 --batch 2
 expect_served "beyond any table, in many parts" twoshot -- run_app --nranks 2 --counts 60000001 --types f32 --batch 1
-expect_served "the same in one thread" twoshot -- run_app --nranks 2 --local 2 --counts 60000001 --types f32 --batch 1
+expect_served "the same in one thread" twoshot -- run_app --nranks 2 --local 2 --counts 20000001 --types f32 --batch 1
 # Ranks that are later than the patience of other communicators: NCCL waits for them in the first call, too.
 late=(--nranks 3 --counts 100 --batch 1 --jitter 6000000 --seed 2) # rank 1 is some 5 s late
 ONEHOP_STALL_SECONDS=1 expect_served "a rank that is late" -- run_app "${late[@]}"

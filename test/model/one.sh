@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # one.sh - checks one model exhaustively: one.sh FOLDER LIMIT MODEL [-DNAME[=VALUE]]...
-# FOLDER is for what is made on the way. Prints one line: "holds STATES", "fails: WHAT" (a counterexample was found), or
-# "broken: WHY" when the model cannot be built, or was not searched to the end within LIMIT seconds.
+# FOLDER is for what is made on the way. OH_MODEL_TABLE: the binary logarithm of the size of the table of states. Prints one
+# line: "holds STATES", "fails: WHAT" (a counterexample was found), or "broken: WHY" when the model cannot be built, or was not
+# searched to the end within LIMIT seconds.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$1 limit=$2 model=$3
@@ -20,7 +21,7 @@ fi
 ${OH_MODEL_CC:-cc -O0} -w -DSAFETY -DNOCLAIM -DMEMLIM=2500 -o pan pan.c 2>cc.log || { echo "broken: $(head -n 3 cc.log)"; exit; }
 # Few searches are deep, and the kernel takes longer for the memory of a deep stack than most take.
 for depth in 100000 4000000; do
-    timeout "$limit" ./pan -m$depth -w20 >pan.log 2>&1
+    timeout "$limit" ./pan -m$depth -w"${OH_MODEL_TABLE:-20}" >pan.log 2>&1
     status=$?
     grep -q 'max search depth too small' pan.log || break
 done

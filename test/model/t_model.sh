@@ -17,7 +17,7 @@ trap 'rm -rf "$scratch"' EXIT
 grep -E "^($sets) " "$here/checks.list" >"$scratch/checks"
 # Each check in a folder of its own. Most are searched faster than they are optimized.
 nl "$scratch/checks" | xargs -P "$jobs" -L 1 bash -c '
-    [ "$4" != long ] || export OH_MODEL_CC=${OH_MODEL_CC:-cc -O1}
+    [ "$4" != long ] || export OH_MODEL_CC=${OH_MODEL_CC:-cc -O1} OH_MODEL_TABLE=23
     "$0" "$1/$3" "$2" "${@:6}" >"$1/$3.result" 2>&1; rm -rf "$1/${3:?}"' "$here/one.sh" "$scratch" "$limit"
 
 number=0

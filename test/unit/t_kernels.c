@@ -115,7 +115,7 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
     struct call calls[LIST];
     for (int i = 0; i < LIST; i++) {
         struct call *call = &calls[i];
-        *call = (struct call){.algorithm = rand_r(&seed) % 2 ? ONESHOT : (enum algorithm)(rand_r(&seed) % ALGORITHMS),
+        *call = (struct call){.algorithm = (enum algorithm)(rand_r(&seed) % ALGORITHMS),
                               .root = (unsigned)rand_r(&seed) % ranks,
                               .type = rand_r(&seed) % 4 ? ncclFloat32 : ncclInt32,
                               .blocks = 1 + (unsigned)rand_r(&seed) % 6,
