@@ -26,7 +26,7 @@ for n in 2 3 4 8; do
     count=$((largest / n / size_of[n]))
     ONEHOP_MAX_BYTES=$largest expect_served "$n ranks, other kinds, large, ${type_of[n]}" \
         -- run_app --nranks $n --collectives allgather,reducescatter,broadcast --counts $((count - 1)),$count \
-        --types ${type_of[n]} --offsets 1:3 --batch 3
+        --types ${type_of[n]} --offsets 1:3 --batch 2
     for algorithm in oneshot twoshot; do
         export ONEHOP_ALGO=$algorithm
         largest=$(largest_of $algorithm $n)
@@ -43,7 +43,7 @@ for n in 2 3 4 8; do
         expect_served "$n ranks, $algorithm, large, $here" $algorithm \
             -- run_app --nranks $n --counts 4096,$((largest / size - 1)),$((largest / size)) --types $here --offsets 1:3 --in-place --batch 2
         expect_served "$n ranks, $algorithm, large, bf16" $algorithm \
-            -- run_app --nranks $n --counts 4097,$((largest / 2 - 1)),$((largest / 2)) --types bf16 --offsets 1:3 --batch 3
+            -- run_app --nranks $n --counts 4097,$((largest / 2 - 1)),$((largest / 2)) --types bf16 --offsets 1:3 --batch 2
         unset ONEHOP_MAX_BYTES
     done
 done

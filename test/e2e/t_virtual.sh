@@ -11,6 +11,6 @@ virtual() {
 }
 
 # Five to seven ranks have the same kernels.
-virtual "2 and 3 ranks on one GPU" -n 2,3 -p 1 -c 40
-virtual "5 ranks on two GPUs" -n 5 -g 2 -p 1 -c 40
+virtual "2 and 3 ranks on one GPU" -n 2,3 -p 1 -c 24
+virtual "5 ranks on two GPUs" -n 5 -g 2 -p 1 -c 24
 tap_done
