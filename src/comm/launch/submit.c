@@ -102,7 +102,8 @@ static CUresult launch_parts(struct oh_submission *submission, const struct oh_c
     args.root = (uint32_t)call->root;
     while (submission->done < call->count && submission->kernels < submission->turn_end) {
         const uint64_t done = submission->done, left = call->count - done, count = left < part ? left : part;
-        args.sendbuff = (const char *)call->sendbuff + done * size;
+        /* NULL: a broadcast of another root */
+        args.sendbuff = call->sendbuff ? (const char *)call->sendbuff + done * size : NULL;
         args.recvbuff = (char *)call->recvbuff + done * size;
         args.count = oh_call_elements(call, count);
         submission->done += count;
