@@ -148,11 +148,16 @@ bool cf_job_ended(struct cf_job *job, int *process_p, int *status_p)
     return false;
 }
 
+/* All at once: one that is left would fail because its peer is gone, and hide why they are killed. */
 void cf_job_kill(struct cf_job *job)
 {
     for (int p = 0; p < job->processes; p++) {
         if (job->pid[p] > 0) {
             kill(job->pid[p], SIGKILL);
+        }
+    }
+    for (int p = 0; p < job->processes; p++) {
+        if (job->pid[p] > 0) {
             waitpid(job->pid[p], NULL, 0);
             job->pid[p] = 0;
         }
