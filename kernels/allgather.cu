@@ -15,6 +15,9 @@
  *         poll own staging, slot, section of each peer p [i] until none is empty
  *         word i of part p of recvbuff = the word of p;  empty the word
  *     wait for all threads of the block;  write epoch to the epoch words
+ *
+ * Where a grid has a thread for each word and peer (allgather_pairs), a block has one peer that it sends to and one
+ * that it receives from, so that a thread waits for one word instead of n - 1.
  */
 #include "kernels/entry_points.cuh"
 #include "kernels/exchange.cuh"
@@ -75,7 +78,50 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
     return true;
 }
 
-/* Returns false if the communicator has been aborted. Batches of two words, where there are enough registers. */
+/* One word of a thread, from this rank to the rank `distance` after it, and one from the rank as far before. */
+template <class Bytes, class Message> OH_DEVICE bool allgather_pairs(const oh_kernel_args &args, const Message &message)
+{
+    typedef typename Bytes::type type;
+    const uint32_t nranks = Bytes::nranks(args), distance = 1 + oh_block() % (nranks - 1);
+    const uint32_t i = oh_block() / (nranks - 1) * oh_threads() + oh_thread(), at = i * OH_WORD_BYTES;
+    const uint32_t section_bytes = oh_section_bytes(message.words());
+    const uint32_t target = oh_peer_rank(args, nranks, distance),
+                   source = oh_peer_rank(args, nranks, nranks - distance);
+    uint32_t sent_at = oh_section_index(target, args.rank) * section_bytes + at;
+    uint32_t received_at = oh_section_index(args.rank, source) * section_bytes + at;
+    oh_materialize(&sent_at);
+    oh_materialize(&received_at);
+
+    oh_materialize_addresses(message.input(i), oh_epoch_address(args));
+    const uint32_t trigger = oh_kernel_begin(args);
+    oh_spin spin = {0};
+    uint32_t held;
+    const oh_word16 mine = message.load(i); /* in flight before the epoch is loaded */
+    const uint32_t epoch = oh_epoch_of(args, &held);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, nranks);
+    if (i < message.words()) {
+        oh_encoded<type> sent(mine);
+        sent.hold(held);
+        sent.store(args.staging[distance], slot + sent_at);
+        if (distance == 1) {
+            message.copy_part(args.rank, i, mine);
+        }
+        oh_word16 word;
+        const bool good = oh_poll(args, &spin, [&]() {
+            oh_lamport_load(args.staging[0] + slot + received_at, &word);
+            return held == 0 && oh_lamport_has_arrived<type>(word);
+        });
+        if (!good || !oh_lamport_decode<type>(args, slot + received_at, &spin, &word)) {
+            return false;
+        }
+        message.store_part(source, i, word);
+        oh_lamport_reset<type>(args.staging[0], slot + received_at, word);
+    }
+    oh_epoch_finish(args, epoch, trigger);
+    return true;
+}
+
+/* Returns false if the communicator has been aborted. */
 template <class Bytes, class Args> OH_DEVICE bool allgather(const Args &args)
 {
     typedef typename Bytes::type type;
@@ -84,8 +130,10 @@ template <class Bytes, class Args> OH_DEVICE bool allgather(const Args &args)
     const oh_kernel_args &base = oh_base(args);
     if (__builtin_expect(call && whole_t::fits_parts(*call), 1)) {
         const whole_t message(*call);
-        const uint32_t threads = oh_blocks() * oh_threads();
-        if (message.words() <= threads) {
+        if (message.words() <= oh_blocks() / (Bytes::nranks(base) - 1) * oh_threads()) {
+            return allgather_pairs<Bytes>(base, message);
+        }
+        if (Bytes::ranks > 2 && message.words() <= oh_blocks() * oh_threads()) {
             return allgather_words<1, true, Bytes>(base, message);
         }
         return allgather_words<(Bytes::ranks > 4 ? 1 : 2), false, Bytes>(base, message);

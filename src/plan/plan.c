@@ -16,7 +16,8 @@
 #define WARP 32
 #define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
-#define MANY_WORDS (96u << 10)           /* received: fewer are slower by more than 64 blocks (2 x H100, 2026-11-26) */
+#define MANY_WORDS (96u << 10) /* received: fewer are slower by more blocks than these (2 x H100, 2026-11-26) */
+#define FEW_BLOCKS 64u
 #define LEAST_BLOCKS 4u                  /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
 #define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
 
@@ -98,6 +99,27 @@ uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks)
     return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * oh_plan_room_threads(room) / 2);
 }
 
+/* A thread for each word of each peer's message (kernels/allgather.cu). Returns false where a grid has no room for it.
+ */
+static bool pairs_shape(uint32_t nranks, uint64_t words, uint32_t *blocks_p, uint32_t *threads_p)
+{
+    const uint32_t peers = nranks - 1, most_threads = oh_plan_block_threads(ONEHOP_ALLGATHER, nranks);
+    uint32_t blocks = 1, threads = 64; /* for each peer */
+    while (2 * blocks * peers <= FEW_BLOCKS && (uint64_t)blocks * threads < words) {
+        blocks *= 2;
+    }
+    while (threads < most_threads && (uint64_t)blocks * threads < words) {
+        threads *= 2;
+    }
+    if ((uint64_t)blocks * threads < words ||
+        blocks * peers * threads > oh_plan_grid_threads(ONEHOP_ALLGATHER, nranks)) {
+        return false;
+    }
+    *blocks_p = blocks * peers;
+    *threads_p = threads;
+    return true;
+}
+
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p)
 {
@@ -107,8 +129,12 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const uint64_t received =
         words * (collective == ONEHOP_BROADCAST ? 1 : nranks - 1) * (algorithm == ONEHOP_TWOSHOT ? 2 : 1);
     const bool many = nranks <= 4 && received > MANY_WORDS; /* then blocks of 512 threads, on more SMs */
-    const uint32_t most = many ? all / 512 : 64, most_threads = many ? 512 : oh_plan_block_threads(collective, nranks);
+    const uint32_t most = many ? all / 512 : FEW_BLOCKS,
+                   most_threads = many ? 512 : oh_plan_block_threads(collective, nranks);
     uint32_t blocks = LEAST_BLOCKS, threads = 128;
+    if (collective == ONEHOP_ALLGATHER && nranks > 2 && pairs_shape(nranks, words, blocks_p, threads_p)) {
+        return;
+    }
     while (blocks < most && (uint64_t)blocks * threads < words) {
         blocks *= 2;
     }

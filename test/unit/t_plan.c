@@ -365,6 +365,23 @@ static void test_staging(void)
     }
 }
 
+/* Small all-gathers have a thread for each word and peer, in blocks that each have one peer (kernels/allgather.cu). */
+static void test_pairs(uint32_t n)
+{
+    const uint64_t most = n > 4 ? 16384 : 65536; /* threads of a grid */
+    bool right = true;
+    for (uint64_t words = 1; n * words * OH_WORD_BYTES <= 16 << 20; words += 1 + words / 7) {
+        uint32_t blocks, threads;
+        oh_plan_shape(ONEHOP_ALLGATHER, ONEHOP_ONESHOT, n, n * words * OH_WORD_BYTES, &blocks, &threads);
+        const struct oh_plan_row row = {
+            .max_bytes = n * words * OH_WORD_BYTES, .algorithm = ONEHOP_ONESHOT, .blocks = blocks, .threads = threads};
+        right &= oh_plan_row_valid(&row, ONEHOP_ALLGATHER, n);
+        const bool pairs = blocks / (n - 1) * (uint64_t)threads >= words;
+        right &= pairs ? blocks <= 64 : words * (n - 1) > most / 4;
+    }
+    tap_ok(right, "n=%u: a small all-gather has a thread for each word and peer", n);
+}
+
 int main(void)
 {
     test_default_tables();
@@ -382,6 +399,9 @@ int main(void)
     }
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_slots(n);
+        if (n > 2) {
+            test_pairs(n);
+        }
         test_max_blocks(n);
     }
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
