@@ -13,6 +13,11 @@ template <class Message> struct oh_message_parts {
     {
         return static_cast<const Message &>(*this);
     }
+    OH_DEVICE_METHOD const char *input_part(uint32_t rank, uint32_t i) const
+    {
+        const Message &buffers = whole_buffers();
+        return buffers.input(i) + rank * buffers.stride;
+    }
     /* Word i of a rank's part. */
     OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
     {
@@ -228,6 +233,10 @@ template <class Type> struct oh_message_list {
     {
         const oh_list_item &it = item(i);
         oh_message<Type>(it).store(i - it.first_word, word);
+    }
+    OH_DEVICE_METHOD const char *input_part(uint32_t, uint32_t) const
+    {
+        return NULL;
     }
     OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
     {

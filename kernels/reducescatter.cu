@@ -24,6 +24,10 @@
 template <class Message> struct sendbuff_parts {
     const Message &message;
 
+    OH_DEVICE_METHOD const char *input(uint32_t owner, uint32_t i) const
+    {
+        return message.input_part(owner, i);
+    }
     OH_DEVICE_METHOD oh_word16 load(uint32_t owner, uint32_t i) const
     {
         return message.load_part(owner, i);
@@ -43,6 +47,11 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
+    if (single) {
+        oh_for_each_rank<1, ranks>((int)nranks, [&](int j) {
+            oh_materialize_addresses(parts.input(oh_peer_rank(args, nranks, j), own.first), oh_epoch_address(args));
+        });
+    }
     const uint32_t trigger = oh_kernel_begin(args);
     scatter_thread<batch, single, Reduction, parts_t> thread = {args,   parts,           (int)nranks, own, receiver,
                                                                 sender, Reduction(args), {0},         0};
@@ -58,7 +67,7 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     return true;
 }
 
-/* Returns false if the communicator has been aborted. Batches of two words, where there are enough registers. */
+/* Returns false if the communicator has been aborted. */
 template <class Reduction, class Args> OH_DEVICE bool reducescatter(const Args &args)
 {
     typedef typename Reduction::type type;
