@@ -32,10 +32,11 @@
 #define OH_MAX_RANKS 8
 #define OH_MAX_BLOCKS 256
 #define OH_MAX_THREADS 1024
-/* Threads of a block, at most: with more ranks a thread holds more words. Two blocks of any kernel fit on a
- * multiprocessor together. An allreduce between two ranks has a thread for each word of up to 2 MiB. */
-#define OH_BLOCK_THREADS(nranks_) ((nranks_) > 4 ? 256 : 512)
-#define OH_ALLREDUCE_BLOCK_THREADS(nranks_) ((nranks_) > 2 ? OH_BLOCK_THREADS(nranks_) : OH_MAX_THREADS)
+/* Threads of a block, at most: with more ranks a thread holds more words, and in a broadcast two at a time. Two blocks
+ * of any kernel fit on a multiprocessor together. */
+#define OH_BLOCK_THREADS(nranks_) ((nranks_) > 2 ? OH_BROADCAST_BLOCK_THREADS(nranks_) : OH_MAX_THREADS)
+#define OH_BROADCAST_BLOCK_THREADS(nranks_) ((nranks_) > 4 ? 256 : 512)
+#define OH_VERIFY_THREADS 256u /* of each block of the kernels of ONEHOP_VERIFY */
 
 #define OH_ROUND_UP(value_, unit_) (((value_) + (unit_)-1) / (unit_) * (unit_))
 

@@ -136,7 +136,7 @@ template <class Bytes, class Args> OH_DEVICE bool allgather(const Args &args)
         if (Bytes::ranks > 2 && message.words() <= oh_blocks() * oh_threads()) {
             return allgather_words<1, true, Bytes>(base, message);
         }
-        return allgather_words<(Bytes::ranks > 4 ? 1 : 2), false, Bytes>(base, message);
+        return allgather_words<oh_batch<Bytes::ranks>::words, false, Bytes>(base, message);
     }
     return allgather_words<1, false, Bytes>(base, typename oh_message_of<Args, type>::message(args));
 }

@@ -20,10 +20,10 @@ template <class Args, bool (*algorithm)(const Args &)> OH_DEVICE void oh_run(con
  */
 
 /* Threads of a block, at most. */
-#define OH_AllReduce_THREADS OH_ALLREDUCE_BLOCK_THREADS
+#define OH_AllReduce_THREADS OH_BLOCK_THREADS
 #define OH_AllGather_THREADS OH_BLOCK_THREADS
 #define OH_ReduceScatter_THREADS OH_BLOCK_THREADS
-#define OH_Broadcast_THREADS OH_BLOCK_THREADS
+#define OH_Broadcast_THREADS OH_BROADCAST_BLOCK_THREADS
 
 /* Collectives that reduce, for one type: the sum of one call; any op of a call list. */
 #define OH_SUM_KERNELS(collective_, algorithm_, body_, type_)                                                          \

@@ -203,6 +203,12 @@ template <class Type, int ranks> struct oh_sender {
     }
 };
 
+/* Words that a thread of an all-gather or a reduce-scatter handles at a time in a loop: two, where there are registers.
+ * Between two ranks there are twice as many threads instead. */
+template <int ranks> struct oh_batch {
+    static const int words = ranks == 3 || ranks == 4 ? 2 : 1;
+};
+
 /*
  * The words of a message or of a chunk that one thread handles: first, first + step, ... It handles `batch` of them at
  * a time, so that it polls for several words together.

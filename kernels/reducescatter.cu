@@ -80,7 +80,7 @@ template <class Reduction, class Args> OH_DEVICE bool reducescatter(const Args &
             return reducescatter_words<1, true, Reduction>(base, message);
         }
         if constexpr (Reduction::is_sum) {
-            return reducescatter_words<(Reduction::ranks > 4 ? 1 : 2), false, Reduction>(base, message);
+            return reducescatter_words<oh_batch<Reduction::ranks>::words, false, Reduction>(base, message);
         }
     }
     return reducescatter_words<1, false, Reduction>(base, typename oh_message_of<Args, type>::message(args));

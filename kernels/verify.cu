@@ -150,5 +150,5 @@ OH_DEVICE void verify_magnitudes(const oh_verify_args &args)
     }
 }
 
-OH_KERNEL(onehop_verify_compare, OH_BLOCK_THREADS(2), oh_verify_args, verify_compare)
-OH_KERNEL(onehop_verify_magnitudes, OH_BLOCK_THREADS(2), oh_verify_args, verify_magnitudes)
+OH_KERNEL(onehop_verify_compare, OH_VERIFY_THREADS, oh_verify_args, verify_compare)
+OH_KERNEL(onehop_verify_magnitudes, OH_VERIFY_THREADS, oh_verify_args, verify_magnitudes)

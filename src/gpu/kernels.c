@@ -45,7 +45,6 @@ static int image_of(const struct oh_plan *plan)
 
 /* Grids of the kernels that compare: they run between calls, and are not to delay what the program has beside them. */
 #define VERIFY_BLOCKS 32u
-#define VERIFY_THREADS 256u
 
 /* The kernels that a context has for a number of ranks. */
 struct loaded {
@@ -224,9 +223,9 @@ CUresult oh_kernels_get_verify(struct oh_verify_kernels *kernels_p)
 CUresult oh_kernel_launch_verify(CUfunction function, const struct oh_verify_args *args, uint64_t elements,
                                  CUstream stream)
 {
-    const uint64_t blocks = (elements + VERIFY_THREADS - 1) / VERIFY_THREADS;
+    const uint64_t blocks = (elements + OH_VERIFY_THREADS - 1) / OH_VERIFY_THREADS;
     const CUlaunchConfig config =
-        oh_launch_config(blocks < VERIFY_BLOCKS ? (unsigned)blocks : VERIFY_BLOCKS, VERIFY_THREADS, stream);
+        oh_launch_config(blocks < VERIFY_BLOCKS ? (unsigned)blocks : VERIFY_BLOCKS, OH_VERIFY_THREADS, stream);
     void *parameters[] = {(void *)args};
     return oh_driver.launch_kernel_ex(&config, function, parameters, NULL);
 }

@@ -77,7 +77,7 @@ uint64_t oh_plan_capacity(enum onehop_collective collective, enum onehop_algorit
 
 uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nranks)
 {
-    return collective == ONEHOP_ALLREDUCE ? OH_ALLREDUCE_BLOCK_THREADS(nranks) : OH_BLOCK_THREADS(nranks);
+    return collective == ONEHOP_BROADCAST ? OH_BROADCAST_BLOCK_THREADS(nranks) : OH_BLOCK_THREADS(nranks);
 }
 
 uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks)

@@ -102,7 +102,7 @@ static struct oh_plan choose_plan(struct rank *rank, const struct source *source
     static const uint32_t blocks[] = {1, 2, 3, 5, 8, 12, 16, 24, 32}, threads[] = {32, 64, 96, 128, 256, 512, 1024};
     const uint32_t nranks = (uint32_t)rank->node->nranks;
     const uint32_t largest =
-        source->collective == ONEHOP_ALLREDUCE ? OH_ALLREDUCE_BLOCK_THREADS(nranks) : OH_BLOCK_THREADS(nranks);
+        source->collective == ONEHOP_BROADCAST ? OH_BROADCAST_BLOCK_THREADS(nranks) : OH_BLOCK_THREADS(nranks);
     struct oh_plan plan = {.collective = source->collective, .algorithm = source->algorithm};
     uint32_t most = most_blocks(rank->node);
     plan.blocks = blocks[cf_draw(&rank->common, 9)];

@@ -224,7 +224,7 @@ static void test_slots(uint32_t n)
 
 static uint32_t most_threads(enum onehop_collective collective, uint32_t n)
 {
-    return n > 4 ? 256 : n > 2 || collective != ONEHOP_ALLREDUCE ? 512 : 1024;
+    return n > 4 ? 256 : n > 2 || collective == ONEHOP_BROADCAST ? 512 : 1024;
 }
 
 /* At most so many blocks: as many threads as before, or as many as these may have. */
