@@ -203,8 +203,8 @@ template <class Type, int ranks> struct oh_sender {
     }
 };
 
-/* Words that a thread of an all-gather or a reduce-scatter handles at a time in a loop: two, where there are registers.
- * Between two ranks there are twice as many threads instead. */
+/* Words that a thread of an all-gather or a reduce-scatter handles at a time in a loop: two, if there are registers for
+ * them. Between two ranks there are twice as many threads instead. */
 template <int ranks> struct oh_batch {
     static const int words = ranks == 3 || ranks == 4 ? 2 : 1;
 };
