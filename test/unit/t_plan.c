@@ -377,7 +377,7 @@ static void test_pairs(uint32_t n)
             .max_bytes = n * words * OH_WORD_BYTES, .algorithm = ONEHOP_ONESHOT, .blocks = blocks, .threads = threads};
         right &= oh_plan_row_valid(&row, ONEHOP_ALLGATHER, n);
         const bool pairs = blocks / (n - 1) * (uint64_t)threads >= words;
-        right &= pairs ? blocks <= 64 : words * (n - 1) > most / 4;
+        right &= pairs ? blocks <= 64 : words * (n - 1) > most / 8 * 3;
     }
     tap_ok(right, "n=%u: a small all-gather has a thread for each word and peer", n);
 }
