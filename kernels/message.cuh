@@ -13,6 +13,7 @@ template <class Message> struct oh_message_parts {
     {
         return static_cast<const Message &>(*this);
     }
+    /* Where load_part loads a word from. */
     OH_DEVICE_METHOD const char *input_part(uint32_t rank, uint32_t i) const
     {
         const Message &buffers = whole_buffers();

@@ -16,7 +16,7 @@
 #define WARP 32
 #define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
-#define MANY_WORDS (96u << 10) /* received: fewer are slower by more blocks than these (2 x H100, 2026-11-26) */
+#define MANY_WORDS (96u << 10) /* received: fewer take longer in more than FEW_BLOCKS (2 x H100, 2026-11-26) */
 #define FEW_BLOCKS 64u         /* a larger grid begins later behind a kernel of the program (gpu/edge.h) */
 #define LEAST_BLOCKS 4u        /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
 #define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
