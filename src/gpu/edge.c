@@ -11,32 +11,43 @@
 #include <stdbool.h>
 #include <string.h>
 
-static uint32_t threads_of(const CUDA_KERNEL_NODE_PARAMS *params)
+/* A captured kernel of a set. */
+struct captured {
+    CUDA_KERNEL_NODE_PARAMS params;
+    struct oh_kernel_kind kind;
+};
+
+/* Returns the driver's result. *is_ours_p: the node has a kernel of the set. */
+static CUresult read_node(const struct oh_kernel_set *set, CUgraphNode node, struct captured *kernel_p, bool *is_ours_p)
 {
-    return params->gridDimX * params->blockDimX;
+    OH_TRY(oh_driver.graph_kernel_node_get_params(node, &kernel_p->params));
+    *is_ours_p = kernel_p->params.kernelParams && oh_kernel_find(set, kernel_p->params.func, &kernel_p->kind);
+    return CUDA_SUCCESS;
+}
+
+static bool may_wait_together(const struct oh_plan_room *room, const struct captured *a, const struct captured *b)
+{
+    const uint32_t blocks = a->params.gridDimX + b->params.gridDimX;
+    return blocks <= oh_plan_pair_blocks(room, a->kind.collective, a->params.blockDimX) &&
+           blocks <= oh_plan_pair_blocks(room, b->kind.collective, b->params.blockDimX) && blocks <= room->max_blocks;
 }
 
 CUresult oh_edge_trigger(const struct oh_kernel_set *set, const struct oh_plan_room *room, CUgraphNode first,
                          CUgraphNode next)
 {
-    CUDA_KERNEL_NODE_PARAMS params, next_params;
-    OH_TRY(oh_driver.graph_kernel_node_get_params(first, &params));
-    OH_TRY(oh_driver.graph_kernel_node_get_params(next, &next_params));
-    if (!params.kernelParams || !oh_kernel_args_bytes(set, next_params.func)) {
+    struct captured kernel, next_kernel;
+    bool is_ours, next_is_ours;
+    OH_TRY(read_node(set, first, &kernel, &is_ours));
+    OH_TRY(read_node(set, next, &next_kernel, &next_is_ours));
+    if (!is_ours || !next_is_ours) {
         return CUDA_SUCCESS;
     }
     struct oh_kernel_list_args args; /* or only its base, with which it begins */
     void *parameter[] = {&args};
-    const size_t bytes = oh_kernel_args_bytes(set, params.func);
-    memcpy(&args, params.kernelParams[0], bytes);
-    if (bytes == 0) {
-        return CUDA_SUCCESS;
-    }
-    const bool fit = threads_of(&params) + threads_of(&next_params) <= oh_plan_pair_threads(room, args.base.nranks) &&
-                     params.gridDimX + next_params.gridDimX <= room->max_blocks;
-    args.base.trigger = fit ? OH_TRIGGER_EARLY : OH_TRIGGER_LATE;
-    params.kernelParams = parameter;
-    return oh_driver.graph_kernel_node_set_params(first, &params);
+    memcpy(&args, kernel.params.kernelParams[0], kernel.kind.args_bytes);
+    args.base.trigger = may_wait_together(room, &kernel, &next_kernel) ? OH_TRIGGER_EARLY : OH_TRIGGER_LATE;
+    kernel.params.kernelParams = parameter;
+    return oh_driver.graph_kernel_node_set_params(first, &kernel.params);
 }
 
 #define MOST_EARLY_BLOCKS 64u

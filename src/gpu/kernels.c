@@ -40,6 +40,12 @@ static int image_of(const struct oh_plan *plan)
                                                 : ONEHOP_ALGORITHM_COUNT - 1 + (int)plan->collective;
 }
 
+static enum onehop_collective collective_of(int image)
+{
+    return image < ONEHOP_ALGORITHM_COUNT ? ONEHOP_ALLREDUCE
+                                          : (enum onehop_collective)(image - ONEHOP_ALGORITHM_COUNT + 1);
+}
+
 /* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
 #define PROGRAMMATIC_CODE 90
 
@@ -154,22 +160,26 @@ CUresult oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_ker
     return CUDA_SUCCESS;
 }
 
-size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function)
+bool oh_kernel_find(const struct oh_kernel_set *set, CUfunction function, struct oh_kernel_kind *kind_p)
 {
     for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
             if (set->function[i][f] == function) {
-                return f < OH_KERNEL_TYPES ? sizeof(struct oh_kernel_list_args) : sizeof(struct oh_kernel_args);
+                kind_p->collective = collective_of(i);
+                kind_p->args_bytes =
+                    f < OH_KERNEL_TYPES ? sizeof(struct oh_kernel_list_args) : sizeof(struct oh_kernel_args);
+                return true;
             }
         }
     }
-    return 0;
+    return false;
 }
 
 bool oh_kernel_is_ours(CUfunction function)
 {
+    struct oh_kernel_kind kind;
     const struct loaded *entry = get_list();
-    while (entry && oh_kernel_args_bytes(&entry->set, function) == 0) {
+    while (entry && !oh_kernel_find(&entry->set, function, &kind)) {
         entry = entry->next;
     }
     return entry != NULL;
@@ -288,7 +298,7 @@ CUresult oh_room_query(CUdevice device, const struct oh_context *context, const 
     room.sms = limited_sms(context, (uint32_t)sms);
     memset(room.sm_threads, 0xff, sizeof room.sm_threads);
     for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
-        const int collective = i < ONEHOP_ALGORITHM_COUNT ? ONEHOP_ALLREDUCE : i - ONEHOP_ALGORITHM_COUNT + 1;
+        const enum onehop_collective collective = collective_of(i);
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
             OH_TRY(limit_threads(set->function[i][f], &table->rows[collective], &room.sm_threads[collective]));
         }

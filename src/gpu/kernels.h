@@ -37,8 +37,14 @@ struct oh_kernel_set {
  */
 CUresult oh_kernel_set_get(CUdevice device, uint32_t nranks, const struct oh_kernel_set **set_p);
 
-/* Returns the bytes of a kernel's parameter; 0: the function is not of the set. */
-size_t oh_kernel_args_bytes(const struct oh_kernel_set *set, CUfunction function);
+/* What a kernel of a set is. */
+struct oh_kernel_kind {
+    enum onehop_collective collective;
+    size_t args_bytes; /* of its parameter */
+};
+
+/* Finds a kernel by its function. Returns false if the set has none. */
+bool oh_kernel_find(const struct oh_kernel_set *set, CUfunction function, struct oh_kernel_kind *kind_p);
 
 /* Returns whether the function is of any set. */
 bool oh_kernel_is_ours(CUfunction function);
@@ -94,7 +100,7 @@ uint32_t oh_edge_early_blocks(uint32_t sms);
 
 /*
  * Has `first` trigger the launch of `next`, if both are kernels of the set: early, right after its own wait, if their
- * grids may wait at the same time (oh_plan_pair_threads); else late. `next` depends on `first` alone, and no node of
+ * grids may wait at the same time (oh_plan_pair_blocks); else late. `next` depends on `first` alone, and no node of
  * the program does. Returns the driver's result; after a failure `first` is unchanged.
  */
 CUresult oh_edge_trigger(const struct oh_kernel_set *set, const struct oh_plan_room *room, CUgraphNode first,

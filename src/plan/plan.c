@@ -17,7 +17,8 @@
 #define MOST_PARTS 256                      /* of a call */
 #define MOST_OF_BLOCK (UINT64_C(512) << 10) /* bytes; NCCL with as few CTAs is faster above (2 x H200, 2026-11-26) */
 #define MANY_WORDS (96u << 10) /* received: fewer take longer in more than FEW_BLOCKS (2 x H100, 2026-11-26) */
-#define FEW_BLOCKS 64u         /* a larger grid begins later behind a kernel of the program (gpu/edge.h) */
+#define FEW_BLOCKS 64u         /* a larger grid begins later behind a kernel of the program (gpu/edge.c) */
+#define PAIR_BLOCKS 128u       /* two-shot of more takes 2 % longer if it begins early (4 x H200, 2026-11-27) */
 #define LEAST_BLOCKS 4u        /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
 #define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
 
@@ -92,11 +93,6 @@ uint32_t oh_plan_room_threads(const struct oh_plan_room *room)
         threads = (uint32_t)least(threads, room->sm_threads[c]);
     }
     return threads;
-}
-
-uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks)
-{
-    return (uint32_t)least(nranks > 4 ? 16384 : 32768, (uint64_t)room->sms * oh_plan_room_threads(room) / 2);
 }
 
 /* A thread for each word of each peer's message (kernels/allgather.cu). Returns false where a grid has no room for it.
@@ -302,9 +298,22 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
 }
 
 /*
- * Half of each SM is another communicator's. Of two grids that are so cut, the one whose blocks are not larger finds
- * room for all of them however the others lie. So it ends, and leaves its place.
+ * The most blocks of a communicator's kernels that wait at the same time: half of the GPU is another communicator's.
+ * With room for L of them on an SM, a power of two, these are L / 2 for each SM. Take the kernel of two communicators
+ * whose blocks are not larger: M fit on an SM, a multiple of L. Beside k blocks of the other an SM has room for
+ * M - k M / L of it, so all SMs for M / 2 each, however the blocks lie. That kernel ends, and leaves its place.
  */
+static uint32_t half_of_blocks(const struct oh_plan_room *room, enum onehop_collective collective, uint32_t threads)
+{
+    const uint32_t fit = room->sm_threads[collective] / threads;
+    return fit > 0 ? (uint32_t)(room->sms * power_below(fit) / 2) : 0;
+}
+
+uint32_t oh_plan_pair_blocks(const struct oh_plan_room *room, enum onehop_collective collective, uint32_t threads)
+{
+    return (uint32_t)least(PAIR_BLOCKS, half_of_blocks(room, collective, threads));
+}
+
 static void fit_row(struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks,
                     const struct oh_plan_room *room)
 {
@@ -317,8 +326,7 @@ static void fit_row(struct oh_plan_row *row, enum onehop_collective collective, 
         most = least(most, oh_plan_grid_threads(collective, nranks) / blocks);
     }
     row->threads = (uint32_t)(least(threads, most) / WARP * WARP);
-    const uint32_t in_half = sm_threads / 2 / row->threads; /* of an SM */
-    const uint32_t half = in_half > 0 ? room->sms * in_half : room->sms * (sm_threads / row->threads) / 2;
+    const uint32_t half = half_of_blocks(room, collective, row->threads);
     row->blocks = (uint32_t)least(blocks, half > 0 ? half : 1);
 }
 

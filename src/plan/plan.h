@@ -139,8 +139,11 @@ uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nrank
 /* Returns the most threads of a launch: the kernels of two communicators fit on a GPU together. */
 uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks);
 
-/* Returns the most threads of two kernels of a communicator that wait at the same time. */
-uint32_t oh_plan_pair_threads(const struct oh_plan_room *room, uint32_t nranks);
+/*
+ * Returns the most blocks of two kernels of a communicator that wait at the same time, if one of the two is of the
+ * collective and has blocks of so many threads. The least of both kernels' counts.
+ */
+uint32_t oh_plan_pair_blocks(const struct oh_plan_room *room, enum onehop_collective collective, uint32_t threads);
 
 /*
  * Returns the largest message, in bytes, that `algorithm` serves. A call's parts must leave room in the launch queue

@@ -129,8 +129,7 @@ static void expect(struct kernel first, struct kernel second, bool early, const 
 }
 
 static const struct kernel one = {ONEHOP_ONESHOT, false, 8}, two = {ONEHOP_TWOSHOT, false, 8},
-                           list = {ONEHOP_ONESHOT, true, 8}, wide = {ONEHOP_ONESHOT, false, 40},
-                           narrow = {ONEHOP_ONESHOT, false, 24};
+                           list = {ONEHOP_ONESHOT, true, 8};
 
 static void test_kinds(void)
 {
@@ -141,11 +140,27 @@ static void test_kinds(void)
     expect(one, list, true, "a call before a list");
 }
 
-/* Two kernels that wait at the same time. */
+/* Two kernels that wait at the same time: `most` blocks together, and one more. */
+static void expect_most(uint32_t most, const char *where)
+{
+    const struct kernel first = {ONEHOP_ONESHOT, false, most / 2}, second = {ONEHOP_TWOSHOT, false, most - most / 2},
+                        larger = {ONEHOP_TWOSHOT, false, most - most / 2 + 1};
+    expect(first, second, true, where);
+    expect(first, larger, false, where);
+}
+
 static void test_grids(void)
 {
-    expect(wide, narrow, true, "as many threads as may wait");
-    expect(wide, (struct kernel){ONEHOP_ONESHOT, false, 25}, false, "more");
+    const struct oh_plan_room whole = room;
+    expect_most(128, "a whole GPU");
+    room.sms = 100;
+    expect_most(100, "fewer multiprocessors");
+    room.sm_threads[ONEHOP_ALLREDUCE] = 768;
+    expect_most(50, "one block on each of them");
+    room = whole;
+    room.sm_threads[ONEHOP_BROADCAST] = 512;
+    expect_most(128, "fewer blocks of another collective");
+    room = whole;
     room.max_blocks = 16;
     expect(one, two, true, "as many blocks together as the program allows");
     room.max_blocks = 15;
