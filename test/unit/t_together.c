@@ -14,7 +14,7 @@
 #include "test/tap.h"
 #include "test/unit/default_table.h"
 
-#define ROUNDS 50000
+#define ROUNDS 20000
 #define MOST_SMS 140
 #define SMALL 1e-6 /* shares are sums of fractions */
 
