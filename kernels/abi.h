@@ -45,6 +45,9 @@
 #define OH_WORD_BYTES 16u
 #define OH_LINE_WORDS 8u
 
+/* Sums of three and four ranks have four threads for each word, from so many words on (kernels/quad.cuh). */
+#define OH_QUAD_LEAST_WORDS 512u
+
 /* A section of a slot has room for a rank's share of so many bytes, or half of them with five ranks and more, where no
  * table serves so much. An all-gather, a reduce-scatter or a two-shot allreduce of this length goes in one kernel, so a
  * product of the program beside it waits for SMs once (doc/dev/experiments.md). The tests of the kernels have less. */

@@ -189,6 +189,13 @@ template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_messag
             oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
         }
     }
+    /* The 32 bits k of a word. */
+    OH_DEVICE_METHOD void store_quarter(uint32_t i, uint32_t k, uint32_t quarter) const
+    {
+        if (i < count) {
+            oh_word_store(recvbuff + (uint64_t)i * OH_WORD_BYTES + k * sizeof quarter, quarter);
+        }
+    }
 };
 
 /* Several calls: words of the message that they make together. */

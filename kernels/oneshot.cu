@@ -25,7 +25,7 @@
  * The sources below do this for batches of words, so that several loads are in flight together.
  */
 #include "kernels/entry_points.cuh"
-#include "kernels/exchange.cuh"
+#include "kernels/quad.cuh"
 
 /*
  * What one thread does. single: no thread has more than one batch, and its words are loaded once; code without loops is
@@ -161,6 +161,28 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     return true;
 }
 
+/* The same in quads. */
+template <class Reduction, class Message>
+OH_DEVICE bool oneshot_quads(const oh_kernel_args &args, const Message &message)
+{
+    oh_quad<Reduction> quad(args, message.words(), oh_section_bytes(message.words()));
+    oh_materialize_addresses(message.input(quad.i), oh_epoch_address(args));
+    const uint32_t trigger = oh_kernel_begin(args);
+    oh_quad_words word;
+    uint32_t held;
+    quad.load(word, [&](uint32_t) { return message.load(quad.i); }); /* in flight before the epoch is loaded */
+    const uint32_t epoch = oh_epoch_of(args, &held);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, quad.ranks);
+    quad.send(slot, word, held);
+    if (!quad.receive(slot, word, held)) {
+        return false;
+    }
+    quad.reduce(word, [&](int, uint32_t k, uint32_t quarter) { message.store_quarter(quad.i, k, quarter); });
+    quad.empty(slot);
+    oh_epoch_finish(args, epoch, trigger);
+    return true;
+}
+
 /* Returns false if the communicator has been aborted. */
 template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
 {
@@ -171,6 +193,11 @@ template <class Reduction, class Args> OH_DEVICE bool oneshot(const Args &args)
     if (__builtin_expect(call && whole_t::fits(*call), 1)) {
         const whole_t message(*call);
         const uint32_t threads = oh_blocks() * oh_threads();
+        if constexpr (oh_has_quads<Reduction>::value) {
+            if (oh_fits_quads(message.words())) {
+                return oneshot_quads<Reduction>(base, message);
+            }
+        }
         if (message.words() <= threads) {
             return oneshot_words<1, true, Reduction>(base, message);
         }

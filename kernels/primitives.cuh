@@ -122,6 +122,56 @@ OH_DEVICE uint32_t oh_threads()
     return blockDim.x;
 }
 
+/*
+ * Quads (kernels/quad.cuh): threads of a quad that this thread is, which of the four, and the index of their word. They
+ * are the threads l, l + 8, l + 16 and l + 24 of a warp.
+ */
+#define OH_QUAD_THREADS 1
+
+OH_DEVICE uint32_t oh_quad_thread(int)
+{
+    return threadIdx.x % 32 / 8;
+}
+
+OH_DEVICE uint32_t oh_quad_index()
+{
+    return (blockIdx.x * blockDim.x + threadIdx.x) / 32 * 8 + threadIdx.x % 8;
+}
+
+/* A quad for each of so many words. A few are as fast without. */
+OH_DEVICE bool oh_fits_quads(uint32_t words)
+{
+    return words >= OH_QUAD_LEAST_WORDS && 4 * words <= gridDim.x * blockDim.x;
+}
+
+OH_DEVICE uint32_t oh_quarter(const oh_word16 &word, uint32_t k)
+{
+    const uint32_t even = k & 2 ? word.w[2] : word.w[0], odd = k & 2 ? word.w[3] : word.w[1];
+    return k & 1 ? odd : even;
+}
+
+/* Thread k gets the quarters k of the quad's words, in the order of threads. All threads of the warp call it. */
+OH_DEVICE void oh_quad_exchange(oh_word16 (&word)[OH_QUAD_THREADS])
+{
+    const uint32_t k = oh_quad_thread(0);
+    oh_word16 got; /* at d: from thread k ^ d */
+    got.w[0] = oh_quarter(word[0], k);
+    OH_UNROLL
+    for (uint32_t d = 1; d < 4; d++) {
+        got.w[d] = __shfl_xor_sync(0xffffffffu, oh_quarter(word[0], k ^ d), 8 * d);
+    }
+    OH_UNROLL
+    for (uint32_t t = 0; t < 4; t++) {
+        word[0].w[t] = oh_quarter(got, k ^ t);
+    }
+}
+
+/* Whether the condition is true in all threads of the warp, which all call it. */
+OH_DEVICE bool oh_warp_all(bool condition)
+{
+    return __all_sync(0xffffffffu, condition);
+}
+
 OH_DEVICE void oh_block_sync()
 {
     oh_litmus_delay();

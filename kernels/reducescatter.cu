@@ -18,6 +18,7 @@
  *     wait for all threads of the block;  write epoch to the epoch words
  */
 #include "kernels/entry_points.cuh"
+#include "kernels/quad.cuh"
 #include "kernels/scatter.cuh"
 
 /* The parts of sendbuff. */
@@ -67,6 +68,29 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     return true;
 }
 
+/* The same in quads. */
+template <class Reduction, class Message>
+OH_DEVICE bool reducescatter_quads(const oh_kernel_args &args, const Message &message)
+{
+    oh_quad<Reduction> quad(args, message.words(), oh_section_bytes(message.words()));
+    oh_materialize_addresses(message.input(quad.i), oh_epoch_address(args));
+    const uint32_t trigger = oh_kernel_begin(args);
+    oh_quad_words word;
+    uint32_t held;
+    quad.load(word,
+              [&](uint32_t k) { return message.load_part(k, quad.i); }); /* in flight before the epoch is loaded */
+    const uint32_t epoch = oh_epoch_of(args, &held);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, quad.ranks);
+    quad.send(slot, word, held);
+    if (!quad.receive(slot, word, held)) {
+        return false;
+    }
+    quad.reduce(word, [&](int, uint32_t k, uint32_t quarter) { message.store_quarter(quad.i, k, quarter); });
+    quad.empty(slot);
+    oh_epoch_finish(args, epoch, trigger);
+    return true;
+}
+
 /* Returns false if the communicator has been aborted. */
 template <class Reduction, class Args> OH_DEVICE bool reducescatter(const Args &args)
 {
@@ -76,6 +100,11 @@ template <class Reduction, class Args> OH_DEVICE bool reducescatter(const Args &
     const oh_kernel_args &base = oh_base(args);
     if (__builtin_expect(call && whole_t::fits_parts(*call), 1)) {
         const whole_t message(*call);
+        if constexpr (oh_has_quads<Reduction>::value) {
+            if (oh_fits_quads(message.words())) {
+                return reducescatter_quads<Reduction>(base, message);
+            }
+        }
         if (message.words() <= oh_blocks() * oh_threads()) {
             return reducescatter_words<1, true, Reduction>(base, message);
         }

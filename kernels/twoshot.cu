@@ -32,6 +32,7 @@
  *     wait for all threads of the block;  write epoch, gather slot and the length of a chunk to the epoch words
  */
 #include "kernels/entry_points.cuh"
+#include "kernels/quad.cuh"
 #include "kernels/scatter.cuh"
 
 /* The chunks of a message. */
@@ -123,10 +124,56 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     return true;
 }
 
+/* The same in quads. */
+template <class Reduction, class Message>
+OH_DEVICE bool twoshot_quads(const oh_kernel_args &args, const Message &message)
+{
+    typedef typename Reduction::type type;
+    static const int ranks = Reduction::ranks;
+    const uint32_t section_bytes = OH_SECTION_WORDS(ranks) * OH_WORD_BYTES;
+    const twoshot_chunks<Message> chunks = {message, (message.words() + ranks - 1) / ranks};
+    const oh_receiver<type, ranks, 1> gathered(args, ranks, section_bytes);
+    oh_quad<Reduction> quad(args, chunks.words, section_bytes);
+    const uint32_t trigger = oh_kernel_begin(args);
+    oh_quad_words word;
+    uint32_t held;
+    quad.load(word, [&](uint32_t k) { return chunks.load(k, quad.i); }); /* in flight before the epoch is loaded */
+    const uint32_t epoch = oh_epoch_of(args, &held);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, ranks);
+    const last_gather last(args, ranks);
+    const uint32_t gather_slot = last.next_slot();
+    quad.send(slot, word, held);
+    for (uint32_t i = oh_block() * oh_threads() + oh_thread(); i < last.left; i += oh_blocks() * oh_threads()) {
+        gathered.clear(last.slot() + i * OH_WORD_BYTES);
+    }
+    if (!quad.receive(slot, word, held)) {
+        return false;
+    }
+    quad.reduce_whole(word);
+    quad.send(gather_slot, word, 0);
+    quad.each_rank([&](int t, uint32_t k) {
+        if (k == args.rank) {
+            chunks.store(k, quad.i, word[t]);
+        }
+    });
+    quad.empty(slot);
+    if (!quad.receive(gather_slot, word, 0)) {
+        return false;
+    }
+    quad.each_peer([&](int t, uint32_t k) { chunks.store(k, quad.i, word[t]); });
+    oh_epoch_finish(args, epoch, trigger, [&](char *at) { last.replace(at, chunks.words); });
+    return true;
+}
+
 /* Messages of whole, aligned words. Batches of two words, where a word has a single peer. */
 template <class Reduction, class Message>
 OH_DEVICE bool twoshot_whole(const oh_kernel_args &args, const Message &message)
 {
+    if constexpr (oh_has_quads<Reduction>::value) {
+        if (oh_fits_quads((message.words() + Reduction::ranks - 1) / Reduction::ranks)) {
+            return twoshot_quads<Reduction>(args, message);
+        }
+    }
     if (message.words() <= Reduction::nranks(args) * oh_blocks() * oh_threads()) {
         return twoshot_words<1, true, Reduction>(args, message);
     }

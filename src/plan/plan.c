@@ -116,6 +116,14 @@ static bool pairs_shape(uint32_t nranks, uint64_t words, uint32_t *blocks_p, uin
     return true;
 }
 
+/* Threads of a sum in quads (kernels/quad.cuh); 0: it has a thread for each word, or for several. */
+static uint64_t quad_threads(enum onehop_collective collective, uint32_t nranks, uint64_t words)
+{
+    const uint64_t most = FEW_BLOCKS * oh_plan_block_threads(collective, nranks);
+    const bool reduces = oh_collective_reduces(collective) && (nranks == 3 || nranks == 4);
+    return reduces && words >= OH_QUAD_LEAST_WORDS && 4 * words <= most ? 4 * words : 0;
+}
+
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p)
 {
@@ -127,14 +135,15 @@ void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algo
     const bool many = nranks <= 4 && received > MANY_WORDS; /* then blocks of 512 threads, on more SMs */
     const uint32_t most = many ? all / 512 : FEW_BLOCKS,
                    most_threads = many ? 512 : oh_plan_block_threads(collective, nranks);
+    const uint64_t quads = quad_threads(collective, nranks, words), wanted = quads > 0 ? quads : words;
     uint32_t blocks = LEAST_BLOCKS, threads = 128;
     if (collective == ONEHOP_ALLGATHER && nranks > 2 && pairs_shape(nranks, words, blocks_p, threads_p)) {
         return;
     }
-    while (blocks < most && (uint64_t)blocks * threads < words) {
+    while (blocks < most && (uint64_t)blocks * threads < wanted) {
         blocks *= 2;
     }
-    while (threads < most_threads && (uint64_t)blocks * threads < words && 2 * blocks * threads <= all) {
+    while (threads < most_threads && (uint64_t)blocks * threads < wanted && 2 * blocks * threads <= all) {
         threads *= 2;
     }
     *blocks_p = blocks;

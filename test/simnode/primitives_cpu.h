@@ -116,6 +116,40 @@ OH_DEVICE uint32_t oh_threads()
     return 1;
 }
 
+/* A thread is a quad. Every other message has quads, so that both ways are taken. */
+#define OH_QUAD_THREADS 4
+
+OH_DEVICE uint32_t oh_quad_thread(int t)
+{
+    return (uint32_t)t;
+}
+
+OH_DEVICE uint32_t oh_quad_index()
+{
+    return oh_block();
+}
+
+OH_DEVICE bool oh_fits_quads(uint32_t words)
+{
+    return words <= oh_blocks() && words % 2 == 0;
+}
+
+OH_DEVICE void oh_quad_exchange(oh_word16 (&word)[OH_QUAD_THREADS])
+{
+    for (int a = 0; a < OH_QUAD_THREADS; a++) {
+        for (int b = 0; b < a; b++) {
+            const uint32_t quarter = word[a].w[b];
+            word[a].w[b] = word[b].w[a];
+            word[b].w[a] = quarter;
+        }
+    }
+}
+
+OH_DEVICE bool oh_warp_all(bool condition)
+{
+    return condition;
+}
+
 /* A test may make threads slow where it matters. */
 OH_DEVICE void oh_litmus_delay()
 {
