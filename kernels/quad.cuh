@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * quad.cuh - four threads for each word: thread k of a quad sends to rank k, receives from rank k, and reduces quarter
- * k
+ * quad.cuh - sums of few words: four threads for each word, of which one sends to, and receives from, one rank
  *
- * For sums of three and four ranks, where a grid has four threads for each word. A thread alone sends to all peers,
- * polls and empties a word of each, one after the other. Words lie in staging as in other kernels. Quarter k of a word
- * is its 32 bits k; the quads of a warp have eight consecutive words, a line of the caches.
+ * For three and four ranks, where a grid has four threads for each word. A thread alone sends a word to each peer,
+ * polls for a word of each, and empties it, one after the other; that takes up to 6 % longer. Words lie in staging as
+ * in other kernels. Quarter k of a word is its 32 bits k. Thread k of a quad does, in one hop:
+ *
+ *     staging of rank k, slot, section of this rank [i] = own word i       that of an allreduce, or of part k
+ *     poll own staging, slot, section of rank k [i] until it is not empty
+ *     exchange with the quad: its word for quarter k of all ranks' words
+ *     quarter k of word i of recvbuff = their sum                          rank order, rounded once
+ *     own staging, slot, section of rank k [i] = empty
+ *
+ * The thread of the own rank only loads and adds; with three ranks one has no rank. The quads of a warp have eight
+ * consecutive words, a line of the caches.
  */
 #ifndef OH_KERNELS_QUAD_CUH_
 #define OH_KERNELS_QUAD_CUH_
@@ -74,14 +82,18 @@ template <class Reduction> struct oh_quad {
             }
         });
     }
-    /* load_word(k): what this rank sends to rank k, or adds as its own. A rank that does not exist has zeros. */
+    /* load_word(k): what this rank sends to rank k, or adds as its own. */
     template <class Load> OH_DEVICE_METHOD void load(oh_quad_words &word, Load load_word) const
     {
         OH_UNROLL
         for (int t = 0; t < OH_QUAD_THREADS; t++) {
             word[t] = oh_word16();
         }
-        each_rank([&](int t, uint32_t k) { word[t] = Reduction(args).prepare(load_word(k)); });
+        each_rank([&](int t, uint32_t k) { word[t] = load_word(k); });
+    }
+    OH_DEVICE_METHOD void prepare(oh_quad_words &word) const
+    {
+        each_rank([&](int t, uint32_t) { word[t] = Reduction(args).prepare(word[t]); });
     }
     /* Makes the words canonical, and sends thread k's word to rank k. held: as in struct oh_epoch. */
     OH_DEVICE_METHOD void send(uint32_t slot, oh_quad_words &word, uint32_t held) const
@@ -113,7 +125,7 @@ template <class Reduction> struct oh_quad {
     {
         each_peer([&](int t, uint32_t) { oh_lamport_clear(args.staging[0] + slot + received_at[t]); });
     }
-    /* word: rank k's of thread k; exchanged. take(k, t, quarter) gets quarter k of the sum. */
+    /* word: thread k's is that of rank k. take(t, k, quarter) gets quarter k of the result. */
     template <class Take> OH_DEVICE_METHOD void reduce(oh_quad_words &word, Take take) const
     {
         oh_quad_exchange(word); /* now quarter k of all ranks' words */
@@ -127,12 +139,38 @@ template <class Reduction> struct oh_quad {
             take(t, oh_quad_thread(t), Reduction(args).combine(operand).w[0]);
         }
     }
-    /* All threads get the sum's whole word. */
+    /* The same; all threads get the whole word. */
     OH_DEVICE_METHOD void reduce_whole(oh_quad_words &word) const
     {
         reduce(word, [&](int t, uint32_t, uint32_t quarter) { word[t] = {{quarter, quarter, quarter, quarter}}; });
         oh_quad_exchange(word);
     }
 };
+
+/*
+ * The whole of a kernel with one hop. load(k, i): word i of what this rank sends to rank k. Returns false if the
+ * communicator has been aborted.
+ */
+template <class Reduction, class Message, class Load>
+OH_DEVICE bool oh_quad_hop(const oh_kernel_args &args, const Message &message, Load load)
+{
+    oh_quad<Reduction> quad(args, message.words(), oh_section_bytes(message.words()));
+    oh_materialize_addresses(message.input(quad.i), oh_epoch_address(args));
+    const uint32_t trigger = oh_kernel_begin(args);
+    oh_quad_words word;
+    uint32_t held;
+    quad.load(word, [&](uint32_t k) { return load(k, quad.i); }); /* in flight before the epoch is loaded */
+    const uint32_t epoch = oh_epoch_of(args, &held);
+    const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, quad.ranks);
+    quad.prepare(word);
+    quad.send(slot, word, held);
+    if (!quad.receive(slot, word, held)) {
+        return false;
+    }
+    quad.reduce(word, [&](int, uint32_t k, uint32_t quarter) { message.store_quarter(quad.i, k, quarter); });
+    quad.empty(slot);
+    oh_epoch_finish(args, epoch, trigger);
+    return true;
+}
 
 #endif

@@ -124,7 +124,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     return true;
 }
 
-/* The same in quads. */
+/* The same in quads (quad.cuh): thread k sends to and gathers from rank k; all four have the sum in between. */
 template <class Reduction, class Message>
 OH_DEVICE bool twoshot_quads(const oh_kernel_args &args, const Message &message)
 {

@@ -117,8 +117,9 @@ void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
 /*
  * Computes a launch shape where a table names none, and the tuner's first candidate: a thread for each word, as long as
  * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on twice as many SMs if a thread receives
- * many words; for an all-gather of more than two ranks a thread for each word and peer, if there are as many. No other
- * shape of 9 to 23 was more than 4 % faster at a measured size (2, 3 and 4 x H100, 2026-11-26).
+ * many words. Where a grid has room for as many, small all-gathers of more than two ranks have a thread for each word
+ * and peer, small sums of three and four ranks four for each word. No other shape of 9 to 23 was more than 4 % faster
+ * at a measured size (2, 3 and 4 x H100, 2026-11-26).
  */
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p);

@@ -133,6 +133,27 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
     POINT(wrong, "n=%u: kernels with early triggers", ranks);
 }
 
+/* Sums of so few words that the kernels for the CPU have a quad for each (test/simnode/primitives_cpu.h). */
+static void test_quads(unsigned ranks, unsigned seed)
+{
+    static const enum algorithm sums[] = {ONESHOT, TWOSHOT, REDUCESCATTER};
+    struct call calls[LIST];
+    for (int i = 0; i < LIST; i++) {
+        const enum algorithm algorithm = sums[rand_r(&seed) % 3];
+        const unsigned words = 2 + 2 * ((unsigned)rand_r(&seed) % 3); /* in the longest loop */
+        calls[i] = (struct call){.algorithm = algorithm,
+                                 .type = ncclFloat32,
+                                 .family = rand_r(&seed) % 4 ? CF_WIDE : CF_SENTINEL,
+                                 .count = words * (OH_WORD_BYTES / 4) * (algorithm == TWOSHOT ? ranks : 1),
+                                 .blocks = words + (unsigned)rand_r(&seed) % 3,
+                                 .in_place = rand_r(&seed) % 2,
+                                 .concurrent = true,
+                                 .early_trigger = true};
+    }
+    const char *wrong = run_and_check(ranks, 1, calls, LIST, &seed);
+    POINT(wrong, "n=%u: sums in quads", ranks);
+}
+
 /* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
 static void test_grids(unsigned ranks, unsigned seed)
 {
@@ -285,6 +306,7 @@ static int test_protocols(unsigned seed)
         test_grids(ranks, seed + 70 + ranks);
         test_random_calls(ranks, 1, seed + ranks);
     }
+    test_quads(3, seed + 80);
     for (enum algorithm a = ONESHOT; a < ALGORITHMS; a++) {
         test_inputs(3, a, ncclFloat32);
         test_inputs(3, a, ncclInt32);
@@ -312,6 +334,8 @@ int main(int argc, char **argv)
         test_early_triggers(ranks, seed + 60 + ranks);
         test_grids(ranks, seed + 70 + ranks);
     }
+    test_quads(3, seed + 83);
+    test_quads(4, seed + 84);
     test_early_triggers(OH_MAX_RANKS, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
         test_abort((enum algorithm)a);

@@ -382,6 +382,26 @@ static void test_pairs(uint32_t n)
     tap_ok(right, "n=%u: a small all-gather has a thread for each word and peer", n);
 }
 
+/* Sums of few words have four threads for each, in blocks that are launched early (kernels/quad.cuh). */
+static void test_quads(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t n)
+{
+    const uint32_t parts = algorithm == ONEHOP_TWOSHOT ? n : oh_collective_parts(collective, n);
+    uint32_t quads = 0;
+    bool right = true;
+    for (uint64_t words = 1; words <= 1 << 18; words += 1 + words / 7) {
+        uint32_t blocks, threads;
+        oh_plan_shape(collective, algorithm, n, parts * words * OH_WORD_BYTES, &blocks, &threads);
+        const struct oh_plan_row row = {
+            .max_bytes = parts * words * OH_WORD_BYTES, .algorithm = algorithm, .blocks = blocks, .threads = threads};
+        const bool is_small = words >= OH_QUAD_LEAST_WORDS && words <= 8192;
+        right &= oh_plan_row_valid(&row, collective, n) &&
+                 (!is_small || (blocks <= 64 && blocks * threads >= 4 * words && blocks * threads < 8 * words));
+        quads += is_small;
+    }
+    tap_ok(right && quads > 10, "n=%u: of few words, a %s by %s has four threads for each", n,
+           oh_collective_name(collective), oh_algorithm_name(algorithm));
+}
+
 int main(void)
 {
     test_default_tables();
@@ -403,6 +423,11 @@ int main(void)
             test_pairs(n);
         }
         test_max_blocks(n);
+    }
+    for (uint32_t n = 3; n <= 4; n++) {
+        test_quads(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, n);
+        test_quads(ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, n);
+        test_quads(ONEHOP_REDUCESCATTER, ONEHOP_ONESHOT, n);
     }
     for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
         test_foreign_tables((enum onehop_collective)c);
