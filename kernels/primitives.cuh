@@ -71,6 +71,12 @@ OH_DEVICE void oh_litmus_delay()
 #endif
 }
 
+/* A result as the GPU's arithmetic gives it. */
+template <class Value> OH_DEVICE Value oh_result(Value value)
+{
+    return value;
+}
+
 /* Lets the compiler assume the condition. */
 OH_DEVICE void oh_assume(bool condition)
 {

@@ -55,7 +55,8 @@ struct oh_f32 : oh_floating<float> {
     }
     static OH_INLINE void pack(const float *value, uint32_t *part)
     {
-        memcpy(part, value, sizeof *part);
+        const float result = oh_result(*value);
+        memcpy(part, &result, sizeof *part);
     }
 };
 
@@ -70,8 +71,9 @@ struct oh_f64 : oh_floating<double> {
     }
     static OH_INLINE void pack(const double *value, uint32_t *part)
     {
+        const double result = oh_result(*value);
         uint64_t bits;
-        memcpy(&bits, value, sizeof bits);
+        memcpy(&bits, &result, sizeof bits);
         part[0] = (uint32_t)bits;
         part[1] = (uint32_t)(bits >> 32);
     }

@@ -76,6 +76,13 @@ struct alignas(16) oh_word16 {
     uint32_t w[4];
 };
 
+/* The GPU's arithmetic has one NaN. Here a NaN is that of either operand, as the compiler has put them, and ranks whose
+ * code is other code would differ. */
+template <class Value> OH_DEVICE Value oh_result(Value value)
+{
+    return value == value ? value : (Value)NAN;
+}
+
 OH_DEVICE void oh_assume(bool condition)
 {
     if (!condition) {
