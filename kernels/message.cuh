@@ -53,6 +53,7 @@ template <class Message> struct oh_message_parts {
  */
 template <class Type> struct oh_message : oh_message_parts<oh_message<Type>> {
     typedef typename Type::element element;
+    static const bool is_whole = false;
     static const uint32_t per_word = OH_WORD_BYTES / sizeof(element);
 
     const char *sendbuff;
@@ -143,6 +144,7 @@ template <class Type> struct oh_message : oh_message_parts<oh_message<Type>> {
 
 /* A message of whole, aligned words, as most are: the same, an instruction for each load and store. */
 template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_message<Type>> {
+    static const bool is_whole = true;
     static const uint32_t per_word = OH_WORD_BYTES / sizeof(typename Type::element);
 
     const char *sendbuff;
@@ -189,7 +191,7 @@ template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_messag
             oh_user_store(recvbuff + (uint64_t)i * OH_WORD_BYTES, word);
         }
     }
-    /* The 32 bits k of a word. */
+    /* Stores quarter k, the 32 bits k, of word i. */
     OH_DEVICE_METHOD void store_quarter(uint32_t i, uint32_t k, uint32_t quarter) const
     {
         if (i < count) {
@@ -200,6 +202,7 @@ template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_messag
 
 /* Several calls: words of the message that they make together. */
 template <class Type> struct oh_message_list {
+    static const bool is_whole = false;
     const oh_kernel_list_args &list;
 
     explicit OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args) : list(list_args)

@@ -136,7 +136,7 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     static const int ranks = Reduction::ranks;
     const uint32_t nranks = Reduction::nranks(args);
     const uint32_t words = message.words(), section_bytes = oh_section_bytes(words);
-    const oh_thread_words<batch> own = {words, oh_block() * oh_threads() + oh_thread(), oh_blocks() * oh_threads()};
+    const oh_thread_words<batch> own = {words, oh_first_word<Reduction, Message>(words), oh_blocks() * oh_threads()};
     const oh_operand_receiver<type, ranks> receiver(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 

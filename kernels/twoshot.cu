@@ -30,6 +30,8 @@
  *         poll own staging, gather slot, section of each peer p [i] until none is empty
  *         word i of chunk p of recvbuff = the word of p
  *     wait for all threads of the block;  write epoch, gather slot and the length of a chunk to the epoch words
+ *
+ * quad.cuh has the same for small sums of three and four ranks.
  */
 #include "kernels/entry_points.cuh"
 #include "kernels/quad.cuh"
@@ -75,6 +77,13 @@ struct last_gather {
     {
         return OH_SLOT_OFFSET(OH_GATHER_SLOT + !second, nranks);
     }
+    /* Empties what is left, with all threads: it may be longer than this kernel's chunks. */
+    template <class Receiver> OH_DEVICE_METHOD void empty(const Receiver &gathered) const
+    {
+        for (uint32_t i = oh_block() * oh_threads() + oh_thread(); i < left; i += oh_blocks() * oh_threads()) {
+            gathered.clear(slot() + i * OH_WORD_BYTES);
+        }
+    }
     /* The next kernel finds this kernel's slot, with `words` in each section. */
     OH_DEVICE_METHOD void replace(char *epoch_words, uint32_t words) const
     {
@@ -95,7 +104,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     const oh_receiver<type, ranks, 1> gathered(args, (int)nranks, section_bytes);
     const oh_sender<type, ranks> sender(args, (int)nranks, section_bytes);
 
-    const oh_thread_words<batch> own = {chunks.words, oh_block() * oh_threads() + oh_thread(),
+    const oh_thread_words<batch> own = {chunks.words, oh_first_word<Reduction, Message>(chunks.words),
                                         oh_blocks() * oh_threads()};
     const uint32_t trigger = oh_kernel_begin(args);
     scatter_thread<batch, single, Reduction, chunks_t> thread = {args,   chunks,          (int)nranks, own, scattered,
@@ -107,9 +116,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     const last_gather last(args, nranks);
     const uint32_t gather_slot = last.next_slot();
     thread.scatter(slot, theirs);
-    for (uint32_t i = own.first; i < last.left; i += own.step) {
-        gathered.clear(last.slot() + i * OH_WORD_BYTES);
-    }
+    last.empty(gathered);
     const bool reduced = thread.reduce(slot, [&](uint32_t i, const oh_word16 &sum) {
         const oh_word16 result = oh_canonical<type>(sum);
         sender.send(gather_slot + i * OH_WORD_BYTES, result, 0);
@@ -143,9 +150,7 @@ OH_DEVICE bool twoshot_quads(const oh_kernel_args &args, const Message &message)
     const last_gather last(args, ranks);
     const uint32_t gather_slot = last.next_slot();
     quad.send(slot, word, held);
-    for (uint32_t i = oh_block() * oh_threads() + oh_thread(); i < last.left; i += oh_blocks() * oh_threads()) {
-        gathered.clear(last.slot() + i * OH_WORD_BYTES);
-    }
+    last.empty(gathered);
     if (!quad.receive(slot, word, held)) {
         return false;
     }

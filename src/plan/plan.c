@@ -307,10 +307,11 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks)
 }
 
 /*
- * The most blocks of a communicator's kernels that wait at the same time: half of the GPU is another communicator's.
- * With room for L of them on an SM, a power of two, these are L / 2 for each SM. Take the kernel of two communicators
- * whose blocks are not larger: M fit on an SM, a multiple of L. Beside k blocks of the other an SM has room for
- * M - k M / L of it, so all SMs for M / 2 each, however the blocks lie. That kernel ends, and leaves its place.
+ * The most blocks of a communicator's kernels that wait; the other half of the GPU is another communicator's. An SM has
+ * room for L of them, rounded down to a power of two; the limit is L / 2 for each SM. Of two communicators, let M be
+ * this number for the smaller blocks, L for the larger: M is a multiple of L. Beside k larger blocks an SM has room for
+ * M - k M / L smaller ones. All k are at most L / 2 for each SM, so M / 2 smaller blocks for each SM fit, however the
+ * larger lie: that kernel ends, and leaves its place.
  */
 static uint32_t half_of_blocks(const struct oh_plan_room *room, enum onehop_collective collective, uint32_t threads)
 {

@@ -118,8 +118,8 @@ void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
  * Computes a launch shape where a table names none, and the tuner's first candidate: a thread for each word, as long as
  * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on twice as many SMs if a thread receives
  * many words. Where a grid has room for as many, small all-gathers of more than two ranks have a thread for each word
- * and peer, small sums of three and four ranks four for each word. No other shape of 9 to 23 was more than 4 % faster
- * at a measured size (2, 3 and 4 x H100, 2026-11-26).
+ * and peer, small sums of three and four ranks four for each word. Without these two, no other shape of 9 to 23 was
+ * more than 4 % faster at a measured size (2, 3 and 4 x H100, 2026-11-26).
  */
 void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
                    uint32_t *blocks_p, uint32_t *threads_p);
@@ -141,8 +141,8 @@ uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nrank
 uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks);
 
 /*
- * Returns the most blocks of two kernels of a communicator that wait at the same time, if one of the two is of the
- * collective and has blocks of so many threads. The least of both kernels' counts.
+ * Returns the most blocks that two kernels of a communicator may have together while both wait, as far as a kernel of
+ * this collective and block size allows it. The sum must exceed neither kernel's limit.
  */
 uint32_t oh_plan_pair_blocks(const struct oh_plan_room *room, enum onehop_collective collective, uint32_t threads);
 

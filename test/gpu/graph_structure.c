@@ -33,17 +33,17 @@ static CUgraphNodeType type_of(const struct view *view, CUgraphNode node)
     return type;
 }
 
-static const struct oh_kernel_args *args_of(const struct view *view, CUgraphNode kernel, unsigned *threads_p)
+static const struct oh_kernel_args *args_of(const struct view *view, CUgraphNode kernel, unsigned *blocks_p)
 {
     CUDA_KERNEL_NODE_PARAMS params;
     CF_CU(view->worker, GraphKernelNodeGetParams(kernel, &params));
-    *threads_p = params.gridDimX * params.blockDimX;
+    *blocks_p = params.gridDimX;
     return params.kernelParams[0];
 }
 
 /*
  * When `before` triggers the launch of `kernel`: if both are of one communicator, and the second comes after the first
- * alone; early if they are small enough to be on the GPU together.
+ * alone; early if they have few enough blocks to wait together (oh_plan_pair_blocks, on a whole GPU).
  */
 static enum oh_trigger trigger_between(const struct view *view, CUgraphNode before, CUgraphNode kernel)
 {
@@ -59,7 +59,7 @@ static enum oh_trigger trigger_between(const struct view *view, CUgraphNode befo
     if (into != 1 || one->staging[0] != other->staging[0]) {
         return OH_TRIGGER_NONE;
     }
-    return first + second <= (view->worker->nranks > 4 ? 16384 : 32768) ? OH_TRIGGER_EARLY : OH_TRIGGER_LATE;
+    return first + second <= 128 ? OH_TRIGGER_EARLY : OH_TRIGGER_LATE;
 }
 
 static bool all_trigger(void)
@@ -75,7 +75,7 @@ void check_early(struct cf_worker *worker, CUgraph graph, int expected)
     look_at(worker, graph, &view);
     for (size_t n = 0; n < view.count; n++) {
         enum oh_trigger right = all_trigger() ? OH_TRIGGER_LATE : OH_TRIGGER_NONE;
-        unsigned threads;
+        unsigned blocks;
         if (type_of(&view, view.nodes[n]) != CU_GRAPH_NODE_TYPE_KERNEL) {
             continue;
         }
@@ -88,7 +88,7 @@ void check_early(struct cf_worker *worker, CUgraph graph, int expected)
             cf_check(worker, between != OH_TRIGGER_NONE || view.data[i].type != CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC,
                      "kernel %zu: a node of the program could be launched by its trigger", n);
         }
-        const uint32_t trigger = args_of(&view, view.nodes[n], &threads)->trigger;
+        const uint32_t trigger = args_of(&view, view.nodes[n], &blocks)->trigger;
         cf_check(worker, trigger == right, "kernel %zu: trigger is %u, not %u", n, trigger, right);
         early += right == OH_TRIGGER_EARLY;
     }

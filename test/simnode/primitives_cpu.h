@@ -123,7 +123,7 @@ OH_DEVICE uint32_t oh_threads()
     return 1;
 }
 
-/* A thread is a quad. Every other message has quads, so that both ways are taken. */
+/* A thread is a quad. Messages of an even number of words, with a block for each, have quads. */
 #define OH_QUAD_THREADS 4
 
 OH_DEVICE uint32_t oh_quad_thread(int t)

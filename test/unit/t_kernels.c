@@ -133,7 +133,8 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
     POINT(wrong, "n=%u: kernels with early triggers", ranks);
 }
 
-/* Sums of so few words that the kernels for the CPU have a quad for each (test/simnode/primitives_cpu.h). */
+/* Sums of so few words that the kernels for the CPU have a quad for each. There a quad is a thread, so which threads of
+ * a warp make one, and how they exchange words, is for virtual_ranks to show. */
 static void test_quads(unsigned ranks, unsigned seed)
 {
     static const enum algorithm sums[] = {ONESHOT, TWOSHOT, REDUCESCATTER};
@@ -141,14 +142,16 @@ static void test_quads(unsigned ranks, unsigned seed)
     for (int i = 0; i < LIST; i++) {
         const enum algorithm algorithm = sums[rand_r(&seed) % 3];
         const unsigned words = 2 + 2 * ((unsigned)rand_r(&seed) % 3); /* in the longest loop */
-        calls[i] = (struct call){.algorithm = algorithm,
-                                 .type = ncclFloat32,
-                                 .family = rand_r(&seed) % 4 ? CF_WIDE : CF_SENTINEL,
-                                 .count = words * (OH_WORD_BYTES / 4) * (algorithm == TWOSHOT ? ranks : 1),
-                                 .blocks = words + (unsigned)rand_r(&seed) % 3,
-                                 .in_place = rand_r(&seed) % 2,
-                                 .concurrent = true,
-                                 .early_trigger = true};
+        const unsigned past_end = (unsigned)rand_r(&seed) % ranks;    /* of these, in the last chunk */
+        calls[i] =
+            (struct call){.algorithm = algorithm,
+                          .type = ncclFloat32,
+                          .family = rand_r(&seed) % 4 ? CF_WIDE : CF_SENTINEL,
+                          .count = (algorithm == TWOSHOT ? words * ranks - past_end : words) * (OH_WORD_BYTES / 4),
+                          .blocks = words + (unsigned)rand_r(&seed) % 3,
+                          .in_place = rand_r(&seed) % 2,
+                          .concurrent = true,
+                          .early_trigger = true};
     }
     const char *wrong = run_and_check(ranks, 1, calls, LIST, &seed);
     POINT(wrong, "n=%u: sums in quads", ranks);
@@ -208,9 +211,9 @@ static void run_alone(struct call *call, bool abort_seen)
     stop_node();
 }
 
-static void test_abort(enum algorithm algorithm)
+static void test_abort(enum algorithm algorithm, uint64_t count)
 {
-    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = 1000, .blocks = 3};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = count, .blocks = 3};
     const struct oh_control *control = &node.control;
     run_alone(&call, false);
     tap_ok(control->spins > 0 && control->epoch == 1 && control->call_number == REPORTED_CALL &&
@@ -338,7 +341,10 @@ int main(int argc, char **argv)
     test_quads(4, seed + 84);
     test_early_triggers(OH_MAX_RANKS, seed + 88);
     for (int a = 0; a < ALGORITHMS; a++) {
-        test_abort((enum algorithm)a);
+        const uint64_t quads = a == TWOSHOT ? 32 : 8; /* two words to a rank, as quads of sums */
+        test_abort((enum algorithm)a, 1000);
+        test_abort((enum algorithm)a, quads);
+        test_held((enum algorithm)a, quads - (a == TWOSHOT ? 8 : 0));
         test_held((enum algorithm)a, 10);
         test_held((enum algorithm)a, 1000);
     }

@@ -55,7 +55,7 @@ static struct grid random_grid(const struct oh_plan_table *table, const struct o
                          (double)row->threads / room->sm_threads[c]};
 }
 
-/* Kernels of a communicator that are on a GPU at a time: two, if those may wait together. */
+/* Draws two kernels of a communicator. Returns how many are on a GPU at a time. */
 static int random_grids(const struct oh_plan_table *table, const struct oh_plan_room *room, struct grid *grid_p)
 {
     uint32_t together = 0;
@@ -81,9 +81,12 @@ static bool has_room(const struct oh_plan_room *room, const struct grid *lying, 
     }
     for (int k = 0; k < count; k++) {
         for (uint32_t b = 0; b < lying[k].blocks; b++) {
-            uint32_t sm = close ? 0 : below(room->sms);
+            uint32_t sm = close ? 0 : below(room->sms), tried = 0;
             while (left[sm] < lying[k].share) {
                 sm = (sm + 1) % room->sms;
+                if (++tried == room->sms) {
+                    return false; /* not even these fit */
+                }
             }
             left[sm] -= lying[k].share;
         }
