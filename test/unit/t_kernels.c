@@ -225,7 +225,7 @@ static void test_abort(enum algorithm algorithm, uint64_t count)
 /* A rank is held: its kernel sends nothing, and does not end with what the others send. All leave after an abort. */
 static void test_held(enum algorithm algorithm, uint64_t count)
 {
-    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = count, .blocks = 3};
+    struct call call = {.algorithm = algorithm, .type = ncclFloat32, .count = count, .blocks = 3, .concurrent = true};
     struct rank_job job[3];
     pthread_t thread[3];
     const uint32_t held = OH_SENTINEL;
