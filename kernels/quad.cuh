@@ -32,8 +32,9 @@ template <class Reduction> struct oh_has_quads {
 };
 
 /*
- * The first word of a thread, of so many in the longest loop, where a kernel has no quads though its grid, which a
- * table has for all, is large enough for them: the words of quads, each of one thread. Then they are in as many blocks.
+ * Returns a thread's first word, of `words` in the longest loop. A table has one grid for all types and operations.
+ * Where it has room for quads, and this kernel has none, the first thread of each quad has the quad's word. So the
+ * words are in as many blocks, and no thread has a second one.
  */
 template <class Reduction, class Message> OH_DEVICE uint32_t oh_first_word(uint32_t words)
 {
