@@ -24,11 +24,13 @@ static CUstream stream;
 static char *memory;
 static struct oh_plan_room room = {.sms = 132, .sm_threads = {1024, 1024, 1024, 1024}, .max_blocks = UINT32_MAX};
 
-/* A kernel of 512 threads a block; of a list of two calls where `list`. */
+/* Of a list of two calls where `list`. */
 struct kernel {
     enum onehop_algorithm algorithm;
     bool list;
     uint32_t blocks;
+    uint32_t threads; /* 0: 512 */
+    enum onehop_collective collective;
 };
 
 struct seen {
@@ -78,7 +80,8 @@ static CUgraphNode newest(void)
 
 static CUgraphNode launch(const struct kernel *kernel)
 {
-    const struct oh_plan plan = {ONEHOP_ALLREDUCE, kernel->algorithm, kernel->blocks, 512};
+    const struct oh_plan plan = {kernel->collective, kernel->algorithm, kernel->blocks,
+                                 kernel->threads > 0 ? kernel->threads : 512};
     const struct oh_op op = {.kind = OH_OP_SUM};
     const struct oh_launch launch = {set, &plan, &op, ncclFloat32, stream, false};
     struct oh_kernel_list_args args = arguments(kernel);
@@ -128,8 +131,8 @@ static void expect(struct kernel first, struct kernel second, bool early, const 
            "%s: %s", what, early ? "early" : "not early");
 }
 
-static const struct kernel one = {ONEHOP_ONESHOT, false, 8}, two = {ONEHOP_TWOSHOT, false, 8},
-                           list = {ONEHOP_ONESHOT, true, 8};
+static const struct kernel one = {ONEHOP_ONESHOT, .blocks = 8}, two = {ONEHOP_TWOSHOT, .blocks = 8},
+                           list = {ONEHOP_ONESHOT, .list = true, .blocks = 8};
 
 static void test_kinds(void)
 {
@@ -143,10 +146,35 @@ static void test_kinds(void)
 /* Two kernels that wait at the same time: `most` blocks together, and one more. */
 static void expect_most(uint32_t most, const char *where)
 {
-    const struct kernel first = {ONEHOP_ONESHOT, false, most / 2}, second = {ONEHOP_TWOSHOT, false, most - most / 2},
-                        larger = {ONEHOP_TWOSHOT, false, most - most / 2 + 1};
+    const struct kernel first = {ONEHOP_ONESHOT, .blocks = most / 2},
+                        second = {ONEHOP_TWOSHOT, .blocks = most - most / 2},
+                        larger = {ONEHOP_TWOSHOT, .blocks = most - most / 2 + 1};
     expect(first, second, true, where);
     expect(first, larger, false, where);
+}
+
+/* Two unlike kernels in both orders: as many blocks together as the second allows by itself, and one more. */
+static void expect_least(struct kernel first, struct kernel second, uint32_t most, const char *what)
+{
+    second.blocks = most - first.blocks;
+    expect(first, second, true, what);
+    expect(second, first, true, what);
+    second.blocks++;
+    expect(first, second, false, what);
+    expect(second, first, false, what);
+}
+
+static void test_unlike(void)
+{
+    const struct oh_plan_room whole = room;
+    const struct kernel small = {ONEHOP_ONESHOT, .blocks = 40, .threads = 256};
+    room.sm_threads[ONEHOP_ALLREDUCE] = 768;
+    expect_least(small, two, 66, "blocks of 256 threads and larger ones");
+    room = whole;
+    room.sm_threads[ONEHOP_BROADCAST] = 512;
+    expect_least(small, (struct kernel){ONEHOP_ONESHOT, .collective = ONEHOP_BROADCAST}, 66,
+                 "an allreduce and a collective with fewer blocks");
+    room = whole;
 }
 
 static void test_grids(void)
@@ -245,7 +273,7 @@ static CUgraphNode launch_front(enum front front)
 /* The port of the edge into the kernel behind it, and the result. */
 static unsigned port_behind(enum front front, uint32_t blocks, CUresult *result_p)
 {
-    const struct kernel kernel = {ONEHOP_ONESHOT, false, blocks};
+    const struct kernel kernel = {ONEHOP_ONESHOT, .blocks = blocks};
     struct oh_edge edge = {.early_blocks = 64};
     size_t count = 1;
     CU(stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -369,6 +397,7 @@ int main(void)
     open_device();
     test_kinds();
     test_grids();
+    test_unlike();
     test_three();
     test_failure();
     test_stranger();

@@ -183,6 +183,18 @@ static void abort_waiting(void)
     __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELEASE);
 }
 
+/* Some block has not ended a kernel after this epoch. (Those without words end.) */
+static bool epoch_stands(unsigned rank, uint32_t epoch)
+{
+    bool stands = false;
+    for (unsigned b = 0; b < OH_MAX_BLOCKS; b++) {
+        struct oh_epoch of_block;
+        memcpy(&of_block, node.staging[rank] + OH_EPOCH_OFFSET + b * sizeof of_block, sizeof of_block);
+        stands |= of_block.last == epoch;
+    }
+    return stands;
+}
+
 /*
  * Runs a call of rank 0, whose peers never come. It leaves once the abort flag is set; or another kernel of the rank
  * has seen an abort, and it leaves without polling the host. If it does not, the program ends.
@@ -207,6 +219,8 @@ static void run_alone(struct call *call, bool abort_seen)
                 abort_seen ? "another kernel of the rank has seen the abort" : "the abort flag is set")) {
         exit(tap_done());
     }
+    tap_ok(epoch_stands(0, 1), "%s of %u: its epoch has not ended", algorithm_names[call->algorithm],
+           (unsigned)call->count);
     release_call(call);
     stop_node();
 }
