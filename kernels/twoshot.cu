@@ -170,19 +170,26 @@ OH_DEVICE bool twoshot_quads(const oh_kernel_args &args, const Message &message)
     return true;
 }
 
-/* Messages of whole, aligned words. Batches of two words, where a word has a single peer. */
+/* Messages of whole, aligned words. Where a word has a single peer, a thread of many has batches of two; they spill
+ * registers, so that two words take longer in one batch than by themselves (2 x H200: 8 MiB 1.5 %). */
 template <class Reduction, class Message>
 OH_DEVICE bool twoshot_whole(const oh_kernel_args &args, const Message &message)
 {
+    const uint32_t each_one = Reduction::nranks(args) * oh_blocks() * oh_threads(); /* words, if a thread has one */
     if constexpr (oh_has_quads<Reduction>::value) {
         if (oh_fits_quads((message.words() + Reduction::ranks - 1) / Reduction::ranks)) {
             return twoshot_quads<Reduction>(args, message);
         }
     }
-    if (message.words() <= Reduction::nranks(args) * oh_blocks() * oh_threads()) {
+    if (message.words() <= each_one) {
         return twoshot_words<1, true, Reduction>(args, message);
     }
-    return twoshot_words<(Reduction::ranks > 2 ? 1 : 2), false, Reduction>(args, message);
+    if constexpr (Reduction::ranks == 2) {
+        if (message.words() > 2 * each_one) {
+            return twoshot_words<2, false, Reduction>(args, message);
+        }
+    }
+    return twoshot_words<1, false, Reduction>(args, message);
 }
 
 /* Returns false if the communicator has been aborted. */
