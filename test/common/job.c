@@ -264,12 +264,15 @@ int cf_run_workers(struct cf_board *board, int process, void (*run)(struct cf_wo
     const struct cf_layout *layout = &board->layout;
     int workers = layout->threads ? layout->local : 1, members = layout->local / workers;
     struct thread *thread = calloc((size_t)workers, sizeof *thread);
-    for (int w = 0; w < workers && thread != NULL; w++) {
+    if (thread == NULL) {
+        return 2;
+    }
+    for (int w = 0; w < workers; w++) {
         prepare_worker(&thread[w], board, process * layout->local + w * members, members, user);
         thread[w].run = run;
     }
     for (int w = 1; w < workers; w++) {
-        if (thread == NULL || pthread_create(&thread[w].thread, NULL, run_worker, &thread[w]) != 0) {
+        if (pthread_create(&thread[w].thread, NULL, run_worker, &thread[w]) != 0) {
             return 2;
         }
     }

@@ -11,7 +11,9 @@ bool id_publish(const char *path, const ncclUniqueId *id)
     char part[4200];
     snprintf(part, sizeof part, "%s.part", path);
     FILE *file = fopen(part, "wbe");
-    return file != NULL && fwrite(id, sizeof *id, 1, file) == 1 && fclose(file) == 0 && rename(part, path) == 0;
+    bool whole = file != NULL && fwrite(id, sizeof *id, 1, file) == 1;
+    whole = file != NULL && fclose(file) == 0 && whole;
+    return whole && rename(part, path) == 0;
 }
 
 bool id_fetch(const char *path, ncclUniqueId *id_p)
@@ -20,5 +22,6 @@ bool id_fetch(const char *path, ncclUniqueId *id_p)
     for (int i = 0; i < POLLS && (file = fopen(path, "rbe")) == NULL; i++) {
         usleep(5000);
     }
-    return file != NULL && fread(id_p, sizeof *id_p, 1, file) == 1 && fclose(file) == 0;
+    bool whole = file != NULL && fread(id_p, sizeof *id_p, 1, file) == 1;
+    return file != NULL && fclose(file) == 0 && whole;
 }

@@ -308,6 +308,9 @@ static void issue_one(struct calls *calls, int m, int b)
 {
     struct cf_worker *worker = calls->app->worker;
     struct cf_batch *batch = calls->batch[b % app_options.comms];
+    if (batch == NULL) {
+        cf_die(worker, "no calls for communicator %d", b % app_options.comms);
+    }
     if (batch->set->nranks[m] == 0) { /* not part of this one */
         return;
     }

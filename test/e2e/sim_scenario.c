@@ -155,6 +155,9 @@ bool app_has_scenario(void)
 void app_scenario_run(struct app *app)
 {
     const struct scenario *scenario = find();
+    if (scenario == NULL) {
+        return;
+    }
     struct cf_spec spec = app_case(0), other = spec;
     other.count = app_options.count[app_options.counts > 1 ? 1 : 0];
     other.kind = app_options.kind[app_options.kinds > 1 ? 1 : 0];

@@ -158,7 +158,7 @@ static void print_failure(const struct pg_mask *active, double took)
 static bool run_seed(uint64_t seed)
 {
     struct pg_mask kept, active;
-    double took;
+    double took = 0;
     pg_generate(seed, options.most_ranks, options.plain, &program);
     for (int i = 0; i < PG_MAX_ITEMS; i++) {
         kept.on[i] = true;

@@ -124,7 +124,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
 static void expect(struct kernel first, struct kernel second, bool early, const char *what)
 {
     const struct kernel kernels[] = {first, second};
-    struct seen seen[2];
+    struct seen seen[2] = {0};
     CUresult result = link_as(set, kernels, 2, seen);
     tap_ok(result == CUDA_SUCCESS && seen[0].early_trigger == early && seen[1].early_trigger == 0 && seen[0].intact &&
                seen[1].intact && seen[0].blocks == first.blocks && seen[1].blocks == second.blocks,
@@ -198,7 +198,7 @@ static void test_grids(void)
 
 static void test_three(void)
 {
-    struct seen seen[KERNELS];
+    struct seen seen[KERNELS] = {0};
     link_as(set, (struct kernel[]){one, list, two}, 3, seen);
     tap_ok(seen[0].early_trigger && seen[1].early_trigger && !seen[2].early_trigger, "of three, all but the last");
 }
@@ -211,7 +211,7 @@ static CUresult fail_to_change(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *
 
 static void test_failure(void)
 {
-    struct seen seen[2];
+    struct seen seen[2] = {0};
     linking.graph_kernel_node_set_params = fail_to_change;
     CUresult result = link_as(set, (struct kernel[]){one, one}, 2, seen);
     linking = real;
@@ -222,7 +222,7 @@ static void test_failure(void)
 static void test_stranger(void)
 {
     static const struct oh_kernel_set empty;
-    struct seen seen[2];
+    struct seen seen[2] = {0};
     CUresult result = link_as(&empty, (struct kernel[]){one, one}, 2, seen);
     tap_ok(result == CUDA_SUCCESS && !seen[0].early_trigger, "kernels of no set stay as they are");
 }

@@ -22,6 +22,10 @@ int main(void)
 {
     char path[] = "/tmp/onehop-conf.XXXXXX";
     FILE *file = fdopen(mkstemp(path), "w");
+    if (!file) {
+        perror(path);
+        return 1;
+    }
     fputs("# NCCL_OUT=1\n\nNCCL_NO_VALUE\nNCCL_A=first\nNCCL_A=second\nNCCL_SET=file\nNCCL_EMPTY=\nNCCL_B=x=y #z\n"
           " NCCL_BLANK=1\nNCCL_DOS=1\r\nNCCL_LAST=8",
           file);

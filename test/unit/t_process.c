@@ -177,7 +177,8 @@ static int look_from_elsewhere(pid_t pid, uint64_t start)
 {
     int status = 0;
     FILE *offsets = unshare(CLONE_NEWTIME) == 0 ? fopen("/proc/self/timens_offsets", "w") : NULL;
-    if (!offsets || fprintf(offsets, "boottime 100000 0\n") < 0 || fclose(offsets) != 0) {
+    const bool written = offsets && fprintf(offsets, "boottime 100000 0\n") > 0;
+    if (!offsets || fclose(offsets) != 0 || !written) {
         return 2;
     }
     const pid_t child = fork();
