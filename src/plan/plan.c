@@ -119,7 +119,7 @@ static bool pairs_shape(uint32_t nranks, uint64_t words, uint32_t *blocks_p, uin
 /* Threads of a sum in quads (kernels/quad.cuh); 0: it has a thread for each word, or for several. */
 static uint64_t quad_threads(enum onehop_collective collective, uint32_t nranks, uint64_t words)
 {
-    const uint64_t most = FEW_BLOCKS * oh_plan_block_threads(collective, nranks);
+    const uint64_t most = (uint64_t)FEW_BLOCKS * oh_plan_block_threads(collective, nranks);
     const bool reduces = oh_collective_reduces(collective) && (nranks == 3 || nranks == 4);
     return reduces && words >= OH_QUAD_LEAST_WORDS && 4 * words <= most ? 4 * words : 0;
 }
@@ -205,8 +205,8 @@ void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigne
     const double hop_us = 0.98, bytes_per_us = 787.0 * link_gbps, n = nranks;
     double oneshot = 2 << 20, twoshot = (16 << 20) * (link_gbps < 450 ? link_gbps / 450.0 : 1);
     if (nranks > 2) {
-        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n)),
-                     most = OH_SECTION_WORDS(nranks) * OH_WORD_BYTES;
+        const double equal = hop_us * bytes_per_us / ((n - 1) * (1 - 2 / n));
+        const uint32_t most = OH_SECTION_WORDS(nranks) * OH_WORD_BYTES;
         oneshot = equal < most ? equal : most;
         twoshot = 4 << 20;
     }

@@ -106,9 +106,10 @@ static CUresult fill(struct oh_staging *staging, size_t begin, size_t end, uint3
  */
 static CUresult start_clearing(struct oh_staging *staging)
 {
+    const uint32_t words = OH_WORDS_OFFSET;
     OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
-    OH_TRY(fill(staging, 0, OH_WORDS_OFFSET, 0));
-    return fill(staging, OH_WORDS_OFFSET, staging->bytes, OH_SENTINEL);
+    OH_TRY(fill(staging, 0, words, 0));
+    return fill(staging, words, staging->bytes, OH_SENTINEL);
 }
 
 static CUresult map_control(struct oh_staging *staging)
