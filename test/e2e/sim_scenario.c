@@ -156,7 +156,7 @@ void app_scenario_run(struct app *app)
 {
     const struct scenario *scenario = find();
     if (scenario == NULL) {
-        return;
+        cf_die(app->worker, "no scenario was asked for");
     }
     struct cf_spec spec = app_case(0), other = spec;
     other.count = app_options.count[app_options.counts > 1 ? 1 : 0];
