@@ -6,6 +6,11 @@ echo "# OH_SEED=$seed"
 points=$scratch/points verdicts=$scratch/verdicts
 touch "$points" "$verdicts"
 
+# add_points: adds those on stdin. Jobs that add theirs at the same time would tear each other's lines.
+add_points() {
+    { flock 8 && cat >&8; } 8>>"$points"
+}
+
 # own_folders: what lib.sh has in $scratch and $shm, for a subshell alone.
 own_folders() {
     scratch=$scratch/$BASHPID

@@ -76,7 +76,7 @@ list() {
         acts = split(pattern ~ /^(threads|verify-graph)$/ ? "fail stop" : "fail stop kill quit", act)
         for (a = 1; a <= acts; a++) for (n = 1; n <= $1; n++) for (p = 1; p <= 2; p++)
             print pattern ":" act[a] ":" (p > 1 ? "stops:" : "on:") $2 ":" n
-    }' >>"$points"
+    }' | add_points
 }
 
 more=${OH_FAULT_POINTS:-120}

@@ -125,7 +125,7 @@ for kind in ${OH_FAULT_JOBS:-${!job[@]}}; do
         NR == FNR { least[$1] = $2; next }
         $1 == "fgets" && $2 > 10 { $2 = 10 }
         { for (n = 1; n <= $2; n++) for (who = 0; who <= (alone ? 0 : n <= least[$1] ? 2 : 1); who++)
-            print kind ":" $1 ":" n ":" (who == 2 ? "all" : who) }' "$scratch/least" "$scratch/list" >>"$points"
+            print kind ":" $1 ":" n ":" (who == 2 ? "all" : who) }' "$scratch/least" "$scratch/list" | add_points
 done
 
 # Not calls of the C library: some are made before NCCL's barrier, where the others wait for ever with stock NCCL as well.
