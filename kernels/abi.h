@@ -118,7 +118,7 @@ enum oh_kernel_op {
  * once. */
 struct oh_epoch {
     uint32_t last;   /* of the last kernel of this communicator that has ended on this rank */
-    uint32_t held;   /* 0, or OH_SENTINEL: a kernel that begins sends only empty words, and waits (oh_staging_hold) */
+    uint32_t held;   /* not 0: a kernel that begins sends nothing, and waits (oh_staging_hold, oh_abort_leave) */
     uint32_t gather; /* 0 or 1: the gather slot of the last kernel with two hops */
     uint32_t left;   /* words of each section there: the next kernel with two hops empties them */
 };

@@ -60,8 +60,8 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
         }
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
-            if (own.has(i, b)) { /* held: if no peer receives the first batch, none gets to the later ones */
-                sender.send(slot + own.index(i, b) * OH_WORD_BYTES, mine[b], i == own.first ? held : 0);
+            if (own.has(i, b)) {
+                sender.send(slot + own.index(i, b) * OH_WORD_BYTES, mine[b], held);
                 message.copy_part(args.rank, own.index(i, b), mine[b]);
             }
         }
@@ -100,9 +100,7 @@ template <class Bytes, class Message> OH_DEVICE bool allgather_pairs(const oh_ke
     const uint32_t epoch = oh_epoch_of(args, &held);
     const uint32_t slot = OH_SLOT_OFFSET(epoch % 2, nranks);
     if (i < message.words()) {
-        oh_encoded<type> sent(mine);
-        sent.hold(held);
-        sent.store(args.staging[distance], slot + sent_at);
+        oh_encoded<type>(mine).send(args.staging[distance], slot + sent_at, held);
         if (distance == 1) {
             message.copy_part(args.rank, i, mine);
         }

@@ -188,17 +188,15 @@ template <class Type, int ranks> struct oh_sender {
     /* Sends a canonical word to all peers. held: as in struct oh_epoch. */
     OH_DEVICE_METHOD void send(uint32_t at, const oh_word16 &word, uint32_t held) const
     {
-        oh_encoded<Type> sent(word);
-        sent.hold(held);
-        oh_for_each_rank<1, ranks>(nranks, [&](int j) { sent.store(args.staging[j], at + section[j]); });
+        const oh_encoded<Type> sent(word);
+        oh_for_each_rank<1, ranks>(nranks, [&](int j) { sent.send(args.staging[j], at + section[j], held); });
     }
     /* Sends word j to the peer whose staging is args.staging[j]. */
     OH_DEVICE_METHOD void send_each(uint32_t at, const oh_word16 (&word)[ranks], uint32_t held) const
     {
         oh_for_each_rank<1, ranks>(nranks, [&](int j) {
-            oh_encoded<Type> sent(oh_canonical<Type>(word[j]));
-            sent.hold(held);
-            sent.store(args.staging[j], at + section[j]);
+            const oh_encoded<Type> sent(oh_canonical<Type>(word[j]));
+            sent.send(args.staging[j], at + section[j], held);
         });
     }
 };

@@ -69,19 +69,11 @@ template <class Type> struct oh_encoded {
             }
         }
     }
-    /* OH_SENTINEL in `held` makes the word empty, so that no peer sees it arrive. A branch cost 2 % of a small message.
-     */
-    OH_DEVICE_METHOD void hold(uint32_t held)
+    /* If `held` is 0 (struct oh_epoch). */
+    OH_DEVICE_METHOD void send(char *staging, uint32_t offset, uint32_t held) const
     {
-        OH_UNROLL
-        for (int k = 0; k < 4; k++) {
-            word.w[k] |= held;
-        }
-    }
-    OH_DEVICE_METHOD void store(char *staging, uint32_t offset) const
-    {
-        oh_lamport_store(staging + offset, word);
-        if (!Type::has_sentinel && __builtin_expect(escape != 0, 0)) {
+        oh_lamport_send(staging + offset, word, held);
+        if (!Type::has_sentinel && __builtin_expect(escape != 0, 0) && held == 0) {
             oh_escape_store(staging + oh_escape_offset(offset), escape);
         }
     }

@@ -61,13 +61,12 @@ template <int batch, bool single, class Reduction, class Message> struct oneshot
             mine[b] = oh_canonical<type>(reduction.prepare(mine[b]));
         }
     }
-    /* hold: `held` for the thread's first batch; if no peer receives that batch, none gets to the later ones */
-    OH_DEVICE_METHOD void send(uint32_t i, const oh_word16 (&mine)[batch], uint32_t hold) const
+    OH_DEVICE_METHOD void send(uint32_t i, const oh_word16 (&mine)[batch]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
             if (own.has(i, b)) {
-                sender.send(slot + own.index(i, b) * OH_WORD_BYTES, mine[b], hold);
+                sender.send(slot + own.index(i, b) * OH_WORD_BYTES, mine[b], held);
             }
         }
     }
@@ -75,7 +74,7 @@ template <int batch, bool single, class Reduction, class Message> struct oneshot
     {
         prepare(mine);
         if (own.first < own.words) {
-            send(own.first, mine, held);
+            send(own.first, mine);
         }
         next = own.first + own.stride();
     }
@@ -83,7 +82,7 @@ template <int batch, bool single, class Reduction, class Message> struct oneshot
     {
         load(next, mine);
         prepare(mine);
-        send(next, mine, 0);
+        send(next, mine);
         next += own.stride();
     }
     /* Reduces a batch that has arrived, and empties its words. mine: prepared. */

@@ -28,6 +28,7 @@
 #define OH_DEVICE static OH_INLINE
 #define OH_DEVICE_METHOD OH_INLINE
 #define OH_UNROLL _Pragma("unroll")
+#define OH_NO_UNROLL _Pragma("unroll 1")
 /* Polls of staging memory, a third of a microsecond or more each, between two checks of the abort flag; the number of
  * warps of which one at a time polls, and reports to, the host. Powers of two. */
 #define OH_SPINS_BEFORE_CHECK_ABORT 1024u
@@ -214,6 +215,17 @@ OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
     asm volatile("{ .reg .b64 half<2>; mov.b64 half0, {%1, %2}; mov.b64 half1, {%3, %4};\n"
                  "  st.relaxed.sys.global.v2.b64 [%0], {half0, half1}; }" ::"l"(at),
                  "r"(data.w[0]), "r"(data.w[1]), "r"(data.w[2]), "r"(data.w[3])
+                 : "memory");
+}
+
+/* Stores the word if `held` is 0. By a predicate: a branch cost 2 % of a small message. */
+OH_DEVICE void oh_lamport_send(char *at, const oh_word16 &data, uint32_t held)
+{
+    oh_litmus_delay();
+    asm volatile("{ .reg .b64 half<2>; .reg .pred sends; setp.eq.u32 sends, %5, 0;\n"
+                 "  mov.b64 half0, {%1, %2}; mov.b64 half1, {%3, %4};\n"
+                 "  @sends st.relaxed.sys.global.v2.b64 [%0], {half0, half1}; }" ::"l"(at),
+                 "r"(data.w[0]), "r"(data.w[1]), "r"(data.w[2]), "r"(data.w[3]), "r"(held)
                  : "memory");
 }
 

@@ -117,11 +117,7 @@ template <class Reduction> struct oh_quad {
         for (int t = 0; t < OH_QUAD_THREADS; t++) {
             word[t] = oh_canonical<type>(word[t]);
         }
-        each_peer([&](int t, uint32_t) {
-            oh_encoded<type> sent(word[t]);
-            sent.hold(held);
-            sent.store(target[t], slot + sent_at[t]);
-        });
+        each_peer([&](int t, uint32_t) { oh_encoded<type>(word[t]).send(target[t], slot + sent_at[t], held); });
     }
     /* Puts rank k's word in place of the one that thread k has sent. Returns false in a whole warp if the communicator
      * has been aborted: a quad of which a thread left alone would add what has not arrived. */

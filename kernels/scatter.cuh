@@ -39,14 +39,13 @@ template <int batch, bool single, class Reduction, class Parts> struct scatter_t
             });
         }
     }
-    /* hold: `held` for the thread's first batch; if no peer receives that batch, none gets to the later ones */
-    OH_DEVICE_METHOD void send(uint32_t slot, uint32_t i, oh_word16 (&theirs)[batch][ranks], uint32_t hold) const
+    OH_DEVICE_METHOD void send(uint32_t slot, uint32_t i, oh_word16 (&theirs)[batch][ranks]) const
     {
         OH_UNROLL
         for (int b = 0; b < batch; b++) {
             if (own.has(i, b)) {
                 oh_for_each_rank<1, ranks>(nranks, [&](int j) { theirs[b][j] = reduction.prepare(theirs[b][j]); });
-                sender.send_each(slot + own.index(i, b) * OH_WORD_BYTES, theirs[b], hold);
+                sender.send_each(slot + own.index(i, b) * OH_WORD_BYTES, theirs[b], held);
             }
         }
     }
@@ -57,7 +56,7 @@ template <int batch, bool single, class Reduction, class Parts> struct scatter_t
             if (i != own.first) {
                 load(i, theirs); /* all loads before the first store: the compiler cannot move loads across it */
             }
-            send(slot, i, theirs, i == own.first ? held : 0);
+            send(slot, i, theirs);
             if (single) {
                 break;
             }

@@ -24,8 +24,8 @@ OH_DEVICE uint32_t oh_epoch_last(const oh_kernel_args &args)
 
 /*
  * Epoch of a kernel that has waited for the previous kernel. *held_p: not 0 if this rank has refused a call that other
- * ranks may have made. A kernel that begins now, as by a replay, has the epoch of that call: its words would be
- * mistaken for the call's.
+ * ranks may have made, or a kernel has left one after an abort. A kernel that begins now, as by a replay, has the epoch
+ * of that call: its words would be mistaken for the call's.
  */
 OH_DEVICE uint32_t oh_epoch_of(const oh_kernel_args &args, uint32_t *held_p)
 {
@@ -88,10 +88,20 @@ OH_DEVICE bool oh_abort_check(const oh_kernel_args &args, uint32_t spins)
 
 /*
  * Ends a kernel that was aborted. Called once a kernel, not where it polls: each kernel of a stream loads its code
- * anew, so code that never runs costs time, too.
+ * anew, so code that never runs costs time, too. The kernels that are queued behind it are held, whatever their grid:
+ * they would begin with the epoch of the call that was left, in which a peer may still be, and their words would be
+ * mistaken for that call's.
  */
 OH_DEVICE void oh_abort_leave(const oh_kernel_args &args)
 {
+    oh_warp_once([&]() {
+        OH_NO_UNROLL
+        for (uint32_t b = 0; b < OH_MAX_BLOCKS; b++) {
+            oh_word_store(
+                args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch) + offsetof(struct oh_epoch, held), 1);
+        }
+        return true;
+    });
     if (oh_word_load(args.staging[0] + OH_ABORT_SEEN_OFFSET) == OH_ABORT_TRAP) {
         oh_trap();
     }

@@ -10,7 +10,7 @@
  * At the end of every run: a kernel that waits is one whose rank has been told; none waits after an abort; where nothing
  * went wrong, nobody has been told. At each step: a kernel that completes has words of one call from all ranks.
  *
- * Mutations: LEAVE_ALONE, NO_HOLD, FAIL_SOFT, NO_PUBLISH, NO_WAIT, NO_GRACE, CALLS_ONLY, STAY.
+ * Mutations: LEAVE_ALONE, NO_HOLD, NO_HOLD_BEHIND, FAIL_SOFT, NO_PUBLISH, NO_WAIT, NO_GRACE, CALLS_ONLY, STAY.
  */
 #ifndef N
 #define N 2
@@ -28,14 +28,14 @@ mtype kind[K];                           /* of call c: the first program to make
 bool gone[N];                            /* the process has ended */
 bool failed[N], lost[N];                 /* struct oh_comm */
 bool published;                          /* `failed` of the segment */
-bool held[N], released[N];               /* OH_ABORT_HOLD, OH_ABORT_LEAVE */
-byte launched[N], finished[N], waits[N]; /* kernels; that which waits, 0: none */
+bool held[N], released[N];               /* struct oh_epoch; OH_ABORT_LEAVE */
+byte launched[N], finished[N], waits[N]; /* kernels; the epoch of that which waits, 0: none */
 bool sending[N];
 byte call_of[N * K];  /* of a rank's k-th kernel */
-byte here[N * N * K]; /* call whose words a rank has sent a peer for the k-th kernel; 0: none */
+byte here[N * N * K]; /* call whose words a rank has sent a peer for an epoch; 0: none */
 byte troubles;
 
-#define WORDS(from, to, k) here[((from) * N + (to)) * K + (k)]
+#define WORDS(from, to, e) here[((from) * N + (to)) * K + (e)]
 #define DEPARTED(p) (gone[p] || released[p])
 #if N == 2
 #define ALL_OF(test) (test(0) && test(1))
@@ -45,8 +45,8 @@ byte troubles;
 #define ANY_OF(test) (test(0) || test(1) || test(2))
 #endif
 #define HAS_SENT(p) (gone[p] || !sending[p])
-#define IS_HERE(p) (WORDS(p, r, k) != 0)
-#define IS_RIGHT(p) (WORDS(p, r, k) == call_of[r * K + k])
+#define IS_HERE(p) (WORDS(p, r, e) != 0)
+#define IS_RIGHT(p) (WORDS(p, r, e) == call_of[r * K + k])
 #define IS_HERE_TOO(p) (WORDS(p, r, waits[r]) != 0)
 #define IS_TOLD(p) failed[p]
 #define WAITS_UNTOLD(p) (!gone[p] && !released[p] && waits[p] != 0 && !failed[p])
@@ -140,10 +140,20 @@ proctype Program(byte r)
     }
 }
 
+/* oh_abort_leave: the kernel's epoch has not ended, so the kernels that are queued behind it have the same */
+inline leave(r)
+{
+#ifndef NO_HOLD_BEHIND
+    held[r] = true
+#else
+    skip
+#endif
+}
+
 /* Kernels of a rank. They go on without the program, but end with its process. */
 proctype Device(byte r)
 {
-    byte k = 1, p = 0;
+    byte k = 1, e = 1, p = 0; /* e: its epoch */
     {
         skip; /* spin takes no label there */
 end_idle:
@@ -151,7 +161,7 @@ end_idle:
         :: atomic {
             k <= CALLS && launched[r] >= k ->
             sending[r] = !held[r]; /* oh_epoch_of, oh_receive */
-            waits[r] = (held[r] -> k : 0)
+            waits[r] = (held[r] -> e : 0)
             }
             if
             :: !sending[r] ->
@@ -159,23 +169,23 @@ end_held:
                 released[r]
             :: sending[r] ->
                 do
-                :: atomic { p < N -> WORDS(r, p, k) = call_of[r * K + k]; p++ }
+                :: atomic { p < N -> WORDS(r, p, e) = call_of[r * K + k]; p++ }
                 :: atomic {
                     p == N ->
                     p = 0;
                     sending[r] = false;
-                    waits[r] = k;
+                    waits[r] = e;
                     break
                     }
                 od;
 end_wait:
                 if
-                :: atomic { ALL_OF(IS_HERE) -> assert(released[r] || ALL_OF(IS_RIGHT)) }
+                :: atomic { ALL_OF(IS_HERE) -> assert(released[r] || ALL_OF(IS_RIGHT)); e++ }
 #ifndef STAY
-                :: released[r]
+                :: atomic { released[r] -> leave(r) }
 #endif
 #ifdef LEAVE_ALONE
-                :: atomic { failed[r] -> assert(released[r] || ALL_OF(IS_RIGHT)) }
+                :: atomic { failed[r] -> assert(released[r] || ALL_OF(IS_RIGHT)); e++ }
 #endif
                 fi
             fi;

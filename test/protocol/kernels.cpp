@@ -148,6 +148,13 @@ OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
     stores.post(at + 8, data.w[2] | (uint64_t)data.w[3] << 32, 8);
 }
 
+OH_DEVICE void oh_lamport_send(char *at, const oh_word16 &data, uint32_t held)
+{
+    if (held == 0) {
+        oh_lamport_store(at, data);
+    }
+}
+
 OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 {
     const uint64_t first = oh_half_load(at), second = oh_half_load(at + 8);

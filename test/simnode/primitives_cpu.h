@@ -36,6 +36,7 @@ template <class Value> inline Value simnode_fmax(Value a, Value b)
 #define OH_DEVICE static inline
 #define OH_DEVICE_METHOD inline
 #define OH_UNROLL
+#define OH_NO_UNROLL
 #define OH_SPINS_BEFORE_CHECK_ABORT 16u /* a look may take as long as a time slice of everything else that runs */
 #define OH_HOST_POLL_STRIDE 2u
 /* The kernels' tests do as a GPU does. Here ranks on few processors would take turns for each word. */
@@ -198,6 +199,13 @@ OH_DEVICE void oh_lamport_store(char *at, const oh_word16 &data)
     uint64_t *halves = reinterpret_cast<uint64_t *>(at);
     __atomic_store_n(halves, SIMNODE_STORED(data.w[0] | (uint64_t)data.w[1] << 32), __ATOMIC_RELEASE);
     __atomic_store_n(halves + 1, SIMNODE_STORED(data.w[2] | (uint64_t)data.w[3] << 32), __ATOMIC_RELEASE);
+}
+
+OH_DEVICE void oh_lamport_send(char *at, const oh_word16 &data, uint32_t held)
+{
+    if (held == 0) {
+        oh_lamport_store(at, data);
+    }
 }
 
 OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)

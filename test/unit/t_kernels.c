@@ -236,6 +236,42 @@ static void test_abort(enum algorithm algorithm, uint64_t count)
     run_alone(&call, true);
 }
 
+/*
+ * A kernel of rank 0 leaves after an abort, and the rank's next kernel, which was queued, begins. It has the epoch of
+ * the call that was left, in which a peer that is late may still be: so it sends nothing.
+ */
+static void test_queued_behind_abort(enum algorithm algorithm, uint64_t count)
+{
+    struct call calls[] = {{.algorithm = algorithm, .type = ncclFloat32, .count = count, .blocks = 3},
+                           {.algorithm = algorithm, .type = ncclFloat32, .count = count, .blocks = 5}};
+    const size_t bytes = OH_STAGING_BYTES(3);
+    char *sent[3] = {NULL};
+    bool same = true;
+    unsigned seed = 1;
+    start_node(3, 1);
+    for (int i = 0; i < 2; i++) {
+        struct rank_job job = {&calls[i], 1, 0};
+        pthread_t thread;
+        prepare_call(&calls[i], &seed);
+        pthread_create(&thread, NULL, run_rank, &job);
+        if (i == 0) {
+            abort_waiting();
+        }
+        pthread_join(thread, NULL);
+        for (unsigned r = 1; r < 3; r++) {
+            same = same && (i == 0 || memcmp(sent[r], node.staging[r], bytes) == 0);
+            sent[r] = i == 0 ? memcpy(must(malloc(bytes)), node.staging[r], bytes) : sent[r];
+        }
+    }
+    POINT(!same, "%s of %u: behind a kernel that an abort has ended, a queued one sends nothing",
+          algorithm_names[algorithm], (unsigned)count);
+    for (int i = 0; i < 2; i++) {
+        release_call(&calls[i]);
+        free(sent[i + 1]);
+    }
+    stop_node();
+}
+
 /* A rank is held: its kernel sends nothing, and does not end with what the others send. All leave after an abort. */
 static void test_held(enum algorithm algorithm, uint64_t count)
 {
@@ -358,6 +394,9 @@ int main(int argc, char **argv)
         const uint64_t quads = a == TWOSHOT ? 32 : 8; /* two words to a rank, as quads of sums */
         test_abort((enum algorithm)a, 1000);
         test_abort((enum algorithm)a, quads);
+        test_queued_behind_abort((enum algorithm)a, quads);
+        test_queued_behind_abort((enum algorithm)a, 10);
+        test_queued_behind_abort((enum algorithm)a, 1000);
         test_held((enum algorithm)a, quads - (a == TWOSHOT ? 8 : 0));
         test_held((enum algorithm)a, 10);
         test_held((enum algorithm)a, 1000);

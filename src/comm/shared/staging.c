@@ -248,7 +248,7 @@ CUresult oh_staging_hold(struct oh_staging *staging)
     if (!staging->stream) { /* oh_staging_destroy ends it */
         OH_CU_TRY(stream_create(&staging->stream, CU_STREAM_NON_BLOCKING));
     }
-    OH_TRY(set_epochs(staging, offsetof(struct oh_epoch, held), OH_SENTINEL));
+    OH_TRY(set_epochs(staging, offsetof(struct oh_epoch, held), 1));
     const uint64_t end = oh_now_ns() + HOLD_NS;
     CUresult result;
     while ((result = oh_driver.stream_query(staging->stream)) == CUDA_ERROR_NOT_READY && oh_now_ns() < end) {
