@@ -159,7 +159,7 @@ struct oh_control {
 enum oh_trigger {
     OH_TRIGGER_NONE,  /* never: any kernel may be behind it */
     OH_TRIGGER_EARLY, /* right after its own wait: the kernel behind it is of the same communicator */
-    OH_TRIGGER_LATE   /* after its last poll: all kernels of the program wait (ONEHOP_TRIGGER=1) */
+    OH_TRIGGER_LATE   /* when it needs no more room to end, or for programs whose kernels all wait (ONEHOP_TRIGGER=1) */
 };
 
 struct oh_kernel_args {

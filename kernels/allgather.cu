@@ -74,7 +74,7 @@ OH_DEVICE bool allgather_words(const oh_kernel_args &args, const Message &messag
     if (!oh_gather<batch, single>(receiver, own, slot, held, &spin, take, empty)) {
         return false;
     }
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish<ranks>(args, epoch, trigger);
     return true;
 }
 
@@ -115,7 +115,7 @@ template <class Bytes, class Message> OH_DEVICE bool allgather_pairs(const oh_ke
         message.store_part(source, i, word);
         oh_lamport_reset<type>(args.staging[0], slot + received_at, word);
     }
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish<Bytes::ranks>(args, epoch, trigger);
     return true;
 }
 

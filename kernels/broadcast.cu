@@ -165,7 +165,7 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
     if (!thread.receive_all()) {
         return false;
     }
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish<ranks>(args, epoch, trigger);
     return true;
 }
 

@@ -157,7 +157,7 @@ OH_DEVICE bool oneshot_words(const oh_kernel_args &args, const Message &message)
     if (!thread.receive_all(mine)) {
         return false;
     }
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish<ranks>(args, epoch, trigger);
     return true;
 }
 

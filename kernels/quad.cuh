@@ -180,7 +180,7 @@ OH_DEVICE bool oh_quad_hop(const oh_kernel_args &args, const Message &message, L
     }
     quad.reduce(word, [&](int, uint32_t k, uint32_t quarter) { message.store_quarter(quad.i, k, quarter); });
     quad.empty(slot);
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish<Reduction::ranks>(args, epoch, trigger);
     return true;
 }
 

@@ -66,7 +66,7 @@ OH_DEVICE bool reducescatter_words(const oh_kernel_args &args, const Message &me
     if (!thread.reduce(slot, [&](uint32_t i, const oh_word16 &sum) { message.store(i, sum); })) {
         return false;
     }
-    oh_epoch_finish(args, epoch, trigger);
+    oh_epoch_finish<ranks>(args, epoch, trigger);
     return true;
 }
 

@@ -127,7 +127,7 @@ OH_DEVICE bool twoshot_words(const oh_kernel_args &args, const Message &message)
     if (!reduced || !oh_gather<batch, single>(gathered, own, gather_slot, thread.held, &thread.spin, take, empty)) {
         return false;
     }
-    oh_epoch_finish(args, epoch, trigger, [&](char *at) { last.replace(at, chunks.words); });
+    oh_epoch_finish<ranks>(args, epoch, trigger, [&](char *at) { last.replace(at, chunks.words); });
     return true;
 }
 
@@ -166,7 +166,7 @@ OH_DEVICE bool twoshot_quads(const oh_kernel_args &args, const Message &message)
         return false;
     }
     quad.each_peer([&](int t, uint32_t k) { chunks.store(k, quad.i, word[t]); });
-    oh_epoch_finish(args, epoch, trigger, [&](char *at) { last.replace(at, chunks.words); });
+    oh_epoch_finish<ranks>(args, epoch, trigger, [&](char *at) { last.replace(at, chunks.words); });
     return true;
 }
 

@@ -133,13 +133,19 @@ template <class HaveArrived> OH_DEVICE bool oh_poll(const oh_kernel_args &args, 
  * Ends the kernel: block b writes the epoch into the words b, b + blocks, b + 2 blocks, ... So after a kernel of any
  * grid all OH_MAX_BLOCKS words are equal. In one kernel no word is written by two blocks, or read by one block and
  * written by another. write(at): writes more of the struct oh_epoch at this address.
+ *
+ * One thread triggers for its block. Between two ranks that is the first, as soon as it has its words: the peer's like
+ * block has begun, so both kernels will end, and need no more room (2 MiB 3 % faster; four ranks 2 % slower).
  */
-template <class Write>
+template <int ranks, class Write>
 OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger, Write write)
 {
+    if (ranks == 2 && trigger == OH_TRIGGER_LATE && oh_thread() == 0) {
+        oh_pdl_trigger();
+    }
     oh_block_sync(); /* all threads have read this block's epoch word, and have received all their words */
-    if (trigger == OH_TRIGGER_LATE) {
-        oh_pdl_trigger(); /* after the barrier: the first thread that triggers does so for its block */
+    if (ranks != 2 && trigger == OH_TRIGGER_LATE) {
+        oh_pdl_trigger();
     }
     for (uint32_t b = oh_block() + oh_thread() * oh_blocks(); b < OH_MAX_BLOCKS; b += oh_threads() * oh_blocks()) {
         char *const at = args.staging[0] + OH_EPOCH_OFFSET + b * sizeof(struct oh_epoch);
@@ -147,9 +153,9 @@ OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint3
         write(at);
     }
 }
-OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger)
+template <int ranks> OH_DEVICE void oh_epoch_finish(const oh_kernel_args &args, uint32_t epoch, uint32_t trigger)
 {
-    oh_epoch_finish(args, epoch, trigger, [](char *) {});
+    oh_epoch_finish<ranks>(args, epoch, trigger, [](char *) {});
 }
 
 #endif

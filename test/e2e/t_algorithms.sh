@@ -52,11 +52,11 @@ unset ONEHOP_ALGO
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=36M expect_served "4 ranks, three parts" twoshot \
     -- run_app --nranks 4 --counts 9000001 --types f32 --offsets 0:0,1:3 --batch 2
 
-# One element more or less than where the choice changes (224 KiB at 4 ranks, 2 MiB at 2), and than a kernel takes (16 MiB).
+# One element more or less than where the choice changes (224 KiB at 4 ranks, 4 MiB at 2), and than a kernel takes (16 MiB).
 expect_served "where the algorithm changes, 4 ranks" oneshot twoshot \
     -- run_app --nranks 4 --counts 57343,57344,57345 --types f32,i32 --batch 6
 expect_served "where the algorithm changes, 2 ranks" oneshot twoshot \
-    -- run_app --nranks 2 --counts 524287,524288,524289 --types f32,i32 --batch 6
+    -- run_app --nranks 2 --counts 1048575,1048576,1048577 --types f32,i32 --batch 6
 expect_served "2 ranks, one kernel and two" twoshot \
     -- run_app --nranks 2 --counts 4194304,4194305 --types f32 --offsets 0:0,1:3 --in-place --batch 4
 # Three parts, eager, and in a graph that has two eager rounds beside it.

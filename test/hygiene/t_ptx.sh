@@ -34,9 +34,11 @@ ESCAPE = r"(ld|st)\.relaxed\.sys\.global\.u8"
 WORD = r"(ld|st)\.relaxed\.sys\.global\.v2\.b64"
 
 def is_tested(before, text):
-    """A branch around the trigger, by a parameter that was kept in a register (oh_warp_keep)."""
-    test = re.match(r"setp\.ne\.s32\s+(%p\d+), (%r\d+), [12];@(%p\d+) bra\s", before)
-    kept = test and test[1] == test[3] and re.search(rf"shfl\.sync\.idx\.b32\s+{test[2]}\|%p\d+, (%r\d+), ", text)
+    """A branch around the trigger, by a parameter that was kept in a register (oh_warp_keep), or that or another test."""
+    other = r"(?:setp\.ne\.s32\s+\S+ %r\d+, 0;or\.pred\s+(%p\d+), (%p\d+), (%p\d+);)?"
+    test = re.search(rf"setp\.ne\.s32\s+(%p\d+), (%r\d+), [12];{other}@(%p\d+) bra\s[^;]*;$", before)
+    last = test and test[6] == (test[3] or test[1]) and test[1] in (test[4] or test[1], test[5])
+    kept = last and re.search(rf"shfl\.sync\.idx\.b32\s+{test[2]}\|%p\d+, (%r\d+), ", text)
     return kept and re.search(rf"ld\.param\.u32\s+{kept[1]}, \[", text)
 
 kernels = re.findall(r"\.entry (\w+)\(.*?\n\{\n(.*?)\n\}\n", open(sys.argv[1]).read(), re.S)
@@ -64,7 +66,7 @@ for name, text in kernels:
     found |= {f"{a} is no access of the protocol" for a in accesses if not re.fullmatch(f"{USER}|{EPOCH}|{ESCAPE}|{WORD}", a)}
     found |= {f"no {kind} of a word" for kind in ("ld", "st") if not any(re.fullmatch(WORD, a) and a[:2] == kind for a in accesses)}
     for i, line in enumerate(lines):
-        if "launch_dependents" in line and not is_tested("".join(lines[i - 2:i]), text):
+        if "launch_dependents" in line and not is_tested("".join(lines[i - 4:i]), text):
             found.add("triggers without a test of its parameter")
     for what in sorted(found):
         print(f"{name}: {what}")
@@ -100,7 +102,7 @@ else
     for source in allgather broadcast oneshot reducescatter twoshot; do
         expect_found "$source: a load before the wait" "kernels/$source.cu" 's/^    const uint32_t trigger = oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
     done
-    expect_found "a trigger at the end" kernels/wait.cuh 's/if (trigger == OH_TRIGGER_LATE) {/{/' 'without a test'
+    expect_found "a trigger at the end" kernels/wait.cuh 's/ && trigger == OH_TRIGGER_LATE//' 'without a test'
     expect_found "an early trigger" kernels/wait.cuh 's/if (trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
 fi
 tap_done
