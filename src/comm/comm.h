@@ -130,10 +130,15 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 /* --- the end (call/end.c) ----------------------------------------------------------------------------------------- */
 
 /*
- * Before NCCL finalizes or destroys the communicator: waits until its kernels have ended, for a blocking communicator
- * outside of groups, as NCCL does for its own. Returns ncclSuccess, or the failure of a communicator with kernels that
- * wait: the caller returns it to the program. oh_comm_destroy then lets these kernels leave, and forgets the
- * communicator. If nobody can be told, kernels go on waiting.
+ * Before NCCL finalizes the communicator, and in oh_comm_destroy: waits until its kernels have ended, for a blocking
+ * communicator outside of groups, as NCCL does for its own.
+ */
+void oh_comm_await(struct oh_comm *comm);
+
+/*
+ * After NCCL has finalized the communicator, which it may reject, and before it destroys it. Both return ncclSuccess,
+ * or the failure of a communicator with kernels that wait: the caller returns it to the program. oh_comm_destroy then
+ * lets these kernels leave, and forgets the communicator. If nobody can be told, kernels go on waiting.
  */
 ncclResult_t oh_comm_finalize(struct oh_comm *comm);
 ncclResult_t oh_comm_destroy(struct oh_comm *comm);

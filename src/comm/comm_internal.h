@@ -69,7 +69,8 @@ struct oh_attach {
     uint64_t cutover_call;        /* the number of the first call that is served; 0: not known yet */
     char reason[OH_REASON_BYTES]; /* why it falls back; empty: it does not */
     double ms;                    /* that onehop's part of creation and set-up has taken */
-    bool in_background;           /* these two are guarded by the mutex of attach.c's thread */
+    bool in_background;           /* these three are guarded by the mutex of attach.c's thread */
+    bool left;                    /* it has left the registry: no set-up begins any more */
     bool retired;                 /* retired during the set-up, which will release it */
 };
 
@@ -122,7 +123,6 @@ struct oh_order {
     bool nccl_event_pending;           /* no launch of onehop's is behind that event yet */
     atomic_int nccl_launch;            /* order.c: NCCL launches a call in the background */
     CUstream nccl_launch_stream;       /* of that call */
-    bool nccl_launch_needs_all_ranks;  /* of that call */
     unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
     struct oh_capture *captures;       /* newest first */
     atomic_uint graphs;                /* captured graphs that hold calls of this communicator */

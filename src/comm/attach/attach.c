@@ -283,13 +283,13 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     attach->first_call = true;
     attach->steps = oh_agreement_steps(comm); /* so that a first look is no step: a group looks late */
     pthread_mutex_lock(&worker.mutex);
-    const bool works = oh_bgthread_start(&worker);
+    const bool left = attach->left, works = !left && oh_bgthread_start(&worker);
     if (works) {
         attach->in_background = true;
         oh_bgthread_add(&worker, &comm->agreement.job);
     }
     pthread_mutex_unlock(&worker.mutex);
-    if (!works) {
+    if (!works && !left) { /* else another thread has aborted it meanwhile: reclaim.c frees what was made */
         oh_agreement_decline(comm, oh_bgthread_refusal());
         oh_agreement_end(comm);
     }
@@ -418,6 +418,7 @@ bool oh_attach_leave(struct oh_comm *comm)
 {
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     OH_LOCK(&worker.mutex);
+    comm->attach.left = true;
     bool works = comm->attach.in_background && oh_bgthread_start(&worker);
     while (works && worker.running && comm->attach.in_background && oh_bgthread_await(&worker, until_ns)) {
     }

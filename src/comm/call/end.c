@@ -63,12 +63,17 @@ static ncclResult_t failure_of_kernels(const struct oh_comm *comm)
     return failure != ncclSuccess && oh_order_query(comm) != CUDA_SUCCESS ? failure : ncclSuccess;
 }
 
-ncclResult_t oh_comm_finalize(struct oh_comm *comm)
+void oh_comm_await(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
     if (ends_at_once(comm)) {
         await_kernels(comm);
     }
+}
+
+ncclResult_t oh_comm_finalize(struct oh_comm *comm)
+{
+    OH_KEEP_ERRNO();
     const ncclResult_t differs = oh_difference_log(comm);
     atomic_store(&comm->health.finalized, true);
     oh_comm_leave(comm);

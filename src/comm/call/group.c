@@ -50,6 +50,8 @@ struct group {
     struct stream_use *use;
     size_t use_count, use_room;
     ncclComm_t in_nccl;        /* a communicator with a call that NCCL executes; NULL: none is known */
+    struct oh_key key_in_nccl; /* its key */
+    bool mixes_in_nccl;        /* so has one of another key */
     struct oh_comm *creations; /* a list */
 };
 
@@ -334,7 +336,9 @@ static ncclResult_t add_nccl(const struct oh_call *call)
         return ncclSuccess;
     }
     oh_attach_note_call(call);
+    group.mixes_in_nccl |= group.in_nccl && oh_key_compare(&group.key_in_nccl, &call->comm->id.key) != 0;
     group.in_nccl = call->handle;
+    group.key_in_nccl = call->comm->id.key;
     if (oh_comm_is_ordered(call->comm)) {
         OH_TRY(add_stream(call, &use));
         note_nccl_call(use, call);
@@ -523,12 +527,8 @@ static ncclResult_t await_nccl(const struct oh_nccl *nccl)
     return await_other(nccl);
 }
 
-/* A failure that the program has not caused may be this rank's alone: the other ranks have launched the group. */
 static void fail_communicators(ncclResult_t res)
 {
-    if (res == ncclSuccess || res == ncclInProgress || oh_nccl_is_rejected(res)) {
-        return;
-    }
     for (size_t i = 0; i < group.use_count; i++) {
         struct oh_comm *comm = group.use[i].comm;
         if (oh_comm_fail(comm, res, OH_MAX_RANKS)) {
@@ -537,6 +537,14 @@ static void fail_communicators(ncclResult_t res)
                     OH_COMM_VALUES(comm), (int)res);
         }
         oh_comm_refuse_call(comm, false); /* stops this rank's graphs */
+    }
+}
+
+/* A failure that the program has not caused may be this rank's alone: the other ranks have launched the group. */
+static void end_communicators(ncclResult_t res)
+{
+    if (res != ncclSuccess && res != ncclInProgress && !oh_nccl_is_rejected(res)) {
+        fail_communicators(res);
     }
 }
 
@@ -582,20 +590,27 @@ static ncclResult_t launch_group(const struct oh_nccl *nccl, ncclResult_t res)
         return of_nccl;
     }
     OH_TRY(note_nccl_calls(of_nccl == ncclInProgress));
-    OH_TRY(ended);
+    if (ended != ncclSuccess) { /* the calls of one communicator differ; the other ranks launch those of the others */
+        fail_communicators(ended);
+        return ended;
+    }
     if (of_nccl == ncclSuccess && group.served_count > 0) {
         OH_TRY(launch_part());
     }
     return res; /* still in progress: new communicators may be */
 }
 
-/* No rank completes the group's calls of the communicator in NCCL's part without all others. */
+/*
+ * No rank completes the group's calls of the communicator in NCCL's part without all others. Calls of another
+ * communicator may be between them and the event behind the part, and wait for ranks of their own.
+ */
 static bool needs_all_ranks(const struct oh_comm *comm)
 {
-    bool needs = true;
+    bool needs = !group.mixes_in_nccl;
     for (size_t i = 0; i < group.use_count; i++) {
         const struct stream_use *use = &group.use[i];
-        needs &= use->comm != comm || !use->has_nccl_call || use->nccl_call.needs_all_ranks;
+        const bool is_same = oh_key_compare(&use->comm->id.key, &comm->id.key) == 0;
+        needs &= !use->has_nccl_call || (is_same && use->nccl_call.needs_all_ranks);
     }
     return needs;
 }
@@ -740,7 +755,7 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
         end_calls(false); /* a call that was not kept, since NCCL rejects its arguments, has a number */
     } else {
         res = launch_group(nccl, res);
-        fail_communicators(res);
+        end_communicators(res);
     }
     for (size_t i = 0; i < group.use_count; i++) {
         oh_comm_end_use(group.use[i].comm);

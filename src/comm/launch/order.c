@@ -153,7 +153,7 @@ void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_s
 
 CUresult oh_order_query(const struct oh_comm *comm)
 {
-    return comm->order.launched
+    return comm->order.event[OH_EVENT_LAUNCH]
                ? oh_context_ignore_lost(oh_staging_query(&comm->staging, comm->order.event[OH_EVENT_LAUNCH]))
                : CUDA_SUCCESS;
 }
@@ -330,8 +330,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
     drop_launching(comm);
     if (in_background) {
         comm->order.nccl_launch_stream = call->stream_state.stream;
-        comm->order.nccl_launch_needs_all_ranks = call->needs_all_ranks;
-        /* release: publishes the fields above. Pairs with the exchange in oh_order_nccl_launched(). */
+        /* release: publishes the stream. Pairs with the exchange in oh_order_nccl_launched(). */
         atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
     } else if (call->result == CUDA_SUCCESS) {
         call->result = order_call(comm, call, after_nccl, after_nccl);
@@ -364,8 +363,8 @@ void oh_order_nccl_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
     if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_RECORDING)) {
-        struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream,
-                                    .needs_all_ranks = comm->order.nccl_launch_needs_all_ranks};
+        /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be before the record. */
+        struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream};
         CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
         atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_NONE);

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * sim_turns.c - programs of a few calls, in orders that a random program does not make
+ *
+ *   sim_turns CASE
+ *
+ *   replay     two processes; all calls are captured. One replays its graph, destroys graph and communicator, and
+ *              exits, while the other comes late. As with NCCL, ncclCommDestroy waits for the replay
+ *   differ     ONEHOP_CHECK_CALLS: a group with calls of two communicators, of which those of one differ; then a call
+ *              of the other
+ *   reject     a non-blocking communicator: ncclCommFinalize while NCCL launches a call, which NCCL rejects, and calls
+ *   shared     a group with large calls of two communicators on one stream; of the first a rank is through, and
+ *              destroys it, while the second waits for a rank that comes late
+ *   late       the same without a group: the first communicator is non-blocking, and is not polled in between
+ *
+ * Ranks are threads, but for the first case. Prints a line and ends with status 1 if something is wrong.
+ */
+#include <cuda.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SMALL 1000
+#define LARGE 100000 /* the test sets ONEHOP_MAX_BYTES below */
+#define PAIRS 16     /* of communicators, until the first comes first in a group: their order is that of their names */
+#define FIRST_CALLS 30
+#define LATE_US 300000
+#define TELL_US 300000 /* by then a failure is told */
+
+#define MUST(good_)                                                                                                    \
+    do {                                                                                                               \
+        if (!(good_)) {                                                                                                \
+            printf("FAIL line %d: %s\n", __LINE__, #good_);                                                            \
+            fflush(stdout);                                                                                            \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static pthread_barrier_t barrier;
+static ncclUniqueId ids[2 * PAIRS];
+
+/* A rank: its device is current, and has a stream. */
+struct rank {
+    int rank;
+    CUstream stream;
+};
+
+static struct rank begin(int rank)
+{
+    struct rank self = {.rank = rank};
+    CUdevice device;
+    CUcontext context;
+    MUST(cuInit(0) == CUDA_SUCCESS && cuDeviceGet(&device, rank) == CUDA_SUCCESS);
+    MUST(cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    MUST(cuStreamCreate(&self.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    return self;
+}
+
+static void *filled(const struct rank *self, float value)
+{
+    CUdeviceptr memory;
+    unsigned word;
+    memcpy(&word, &value, sizeof word);
+    MUST(cuMemAlloc(&memory, LARGE * sizeof value) == CUDA_SUCCESS);
+    MUST(cuMemsetD32Async(memory, word, LARGE, self->stream) == CUDA_SUCCESS);
+    MUST(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
+    return (void *)memory;
+}
+
+static bool is_filled(const void *memory, size_t count, float value)
+{
+    static __thread float copy[LARGE];
+    MUST(cuMemcpyDtoH(copy, (CUdeviceptr)memory, count * sizeof value) == CUDA_SUCCESS);
+    size_t i = 0;
+    while (i < count && copy[i] == value) {
+        i++;
+    }
+    return i == count;
+}
+
+static ncclResult_t sum(const struct rank *self, ncclComm_t comm, const void *from, void *to, size_t count)
+{
+    return ncclAllReduce(from, to, count, ncclFloat32, ncclSum, comm, (cudaStream_t)self->stream);
+}
+
+static ncclResult_t state_of(ncclComm_t comm)
+{
+    ncclResult_t state;
+    MUST(ncclCommGetAsyncError(comm, &state) == ncclSuccess);
+    return state;
+}
+
+static void await(ncclComm_t comm, ncclResult_t result)
+{
+    while (result == ncclInProgress) {
+        usleep(100);
+        result = state_of(comm);
+    }
+    MUST(result == ncclSuccess);
+}
+
+static bool ends_within(const struct rank *self, int us)
+{
+    CUresult result;
+    while ((result = cuStreamQuery(self->stream)) == CUDA_ERROR_NOT_READY && us > 0) {
+        usleep(1000);
+        us -= 1000;
+    }
+    return result == CUDA_SUCCESS;
+}
+
+static ncclComm_t make(int id, int nranks, int rank, bool blocking)
+{
+    ncclComm_t comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = blocking;
+    const ncclResult_t result = ncclCommInitRankConfig(&comm, nranks, ids[id], rank, &config);
+    await(comm, result);
+    return comm;
+}
+
+/* Calls until onehop serves the communicator, also where it is non-blocking. */
+static void warm_up(const struct rank *self, ncclComm_t comm)
+{
+    void *memory = filled(self, 0);
+    for (int i = 0; comm && i < FIRST_CALLS; i++) {
+        await(comm, sum(self, comm, memory, memory, SMALL));
+        MUST(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
+        usleep(1000);
+    }
+    pthread_barrier_wait(&barrier);
+}
+
+/* --- the cases ---------------------------------------------------------------------------------------------------- */
+
+struct replay_board {
+    ncclUniqueId id;
+    _Atomic int ready;
+};
+
+static int replay(struct replay_board *board, int rank)
+{
+    const struct rank self = begin(rank);
+    ncclComm_t comm;
+    CUgraph graph;
+    CUgraphExec executable;
+    if (rank == 0) {
+        MUST(ncclGetUniqueId(&board->id) == ncclSuccess);
+        board->ready++;
+    }
+    while (board->ready == 0) {
+        usleep(1000);
+    }
+    MUST(ncclCommInitRank(&comm, 2, board->id, rank) == ncclSuccess);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    MUST(cuStreamBeginCapture(self.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+    MUST(cuStreamEndCapture(self.stream, &graph) == CUDA_SUCCESS);
+    MUST(cuGraphInstantiateWithFlags(&executable, graph, 0) == CUDA_SUCCESS);
+    board->ready++;
+    while (board->ready < 3) {
+        usleep(1000);
+    }
+    usleep(rank * LATE_US);
+    MUST(cuGraphLaunch(executable, self.stream) == CUDA_SUCCESS);
+    MUST(cuGraphExecDestroy(executable) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
+    MUST(rank == 0 || (ends_within(&self, 10 * LATE_US) && is_filled(to, SMALL, 2)));
+    MUST(ncclCommDestroy(comm) == ncclSuccess);
+    return 0;
+}
+
+static int run_replay(void)
+{
+    struct replay_board *board =
+        mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int failed = board == MAP_FAILED, status;
+    for (int rank = 0; rank < 2 && !failed; rank++) {
+        if (fork() == 0) {
+            exit(replay(board, rank));
+        }
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        failed |= wait(&status) < 0 || status != 0;
+    }
+    return failed;
+}
+
+static void *differ(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t wrong = make(0, 2, self.rank, true), right = make(1, 2, self.rank, true);
+    void *ones = filled(&self, 1), *tens = filled(&self, 10), *to = filled(&self, 0), *other = filled(&self, 0);
+    warm_up(&self, wrong);
+    warm_up(&self, right);
+    usleep(self.rank * LATE_US); /* so that rank 1 finds the difference */
+    MUST(ncclGroupStart() == ncclSuccess);
+    MUST(sum(&self, wrong, ones, to, self.rank ? SMALL - 1 : SMALL) == ncclSuccess);
+    MUST(sum(&self, right, ones, other, SMALL) == ncclSuccess);
+    MUST(ncclGroupEnd() == (self.rank ? ncclInvalidUsage : ncclSuccess));
+    pthread_barrier_wait(&barrier);
+    MUST(ncclCommAbort(wrong) == ncclSuccess);
+    if (sum(&self, right, tens, other, SMALL) == ncclSuccess) { /* then its result is right, or none comes */
+        MUST(!ends_within(&self, LATE_US) || is_filled(other, SMALL, 20));
+    }
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
+static void *reject(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, false);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    warm_up(&self, comm);
+    const ncclResult_t large = sum(&self, comm, from, to, LARGE);
+    if (self.rank == 0) {
+        MUST(large == ncclInProgress && ncclCommFinalize(comm) == ncclInvalidArgument);
+    }
+    await(comm, large);
+    await(comm, sum(&self, comm, from, to, SMALL));
+    MUST(ends_within(&self, 10 * LATE_US) && is_filled(to, LARGE, 2));
+    pthread_barrier_wait(&barrier);
+    MUST(ncclCommDestroy(comm) == ncclSuccess);
+    return NULL;
+}
+
+/* Ranks 0 and 1 have the first communicator, 0 and 2 the second. */
+struct pair {
+    ncclComm_t first, second;
+    void *from, *to, *other;
+};
+
+static struct pair make_pair(const struct rank *self, int number, bool blocking)
+{
+    struct pair pair = {NULL, NULL, filled(self, 1), filled(self, 0), filled(self, 0)};
+    if (self->rank < 2) {
+        pair.first = make(2 * number, 2, self->rank, blocking);
+    }
+    warm_up(self, pair.first);
+    if (self->rank != 1) {
+        pair.second = make(2 * number + 1, 2, self->rank / 2, true);
+    }
+    warm_up(self, pair.second);
+    return pair;
+}
+
+/* Rank 1 is through with the first communicator, or (false) the call of the second is before it. */
+static bool leave(const struct rank *self, struct pair *pair)
+{
+    await(pair->first, sum(self, pair->first, pair->from, pair->to, LARGE));
+    if (!ends_within(self, LATE_US)) {
+        return false;
+    }
+    await(pair->first, ncclCommFinalize(pair->first));
+    MUST(ncclCommDestroy(pair->first) == ncclSuccess);
+    pair->first = NULL;
+    return true;
+}
+
+static void end_pair(const struct rank *self, struct pair *pair)
+{
+    MUST(cuStreamSynchronize(self->stream) == CUDA_SUCCESS);
+    MUST(!pair->first || is_filled(pair->to, LARGE, 2));
+    MUST(!pair->first || ncclCommDestroy(pair->first) == ncclSuccess);
+    MUST(!pair->second || ncclCommDestroy(pair->second) == ncclSuccess);
+    pthread_barrier_wait(&barrier);
+}
+
+static void *shared(void *argument)
+{
+    static atomic_bool has_left;
+    const struct rank self = begin((int)(intptr_t)argument);
+    for (int number = 0; number < PAIRS && !has_left; number++) {
+        struct pair pair = make_pair(&self, number, true);
+        if (self.rank == 0) {
+            MUST(ncclGroupStart() == ncclSuccess);
+            MUST(sum(&self, pair.first, pair.from, pair.to, LARGE) == ncclSuccess);
+            MUST(sum(&self, pair.second, pair.from, pair.other, LARGE) == ncclSuccess);
+            MUST(ncclGroupEnd() == ncclSuccess);
+        } else if (self.rank == 1) {
+            has_left = leave(&self, &pair);
+        }
+        pthread_barrier_wait(&barrier);
+        usleep(TELL_US);
+        MUST(self.rank != 0 || state_of(pair.first) == ncclSuccess);
+        pthread_barrier_wait(&barrier);
+        if (self.rank == 2) {
+            MUST(sum(&self, pair.second, pair.from, pair.other, LARGE) == ncclSuccess);
+        }
+        end_pair(&self, &pair);
+    }
+    MUST(has_left);
+    return NULL;
+}
+
+static void *late(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    struct pair pair = make_pair(&self, 0, false);
+    ncclResult_t first = ncclSuccess;
+    if (self.rank == 0) {
+        first = sum(&self, pair.first, pair.from, pair.to, LARGE);
+        MUST(first == ncclInProgress);
+        usleep(LATE_US / 10); /* NCCL has launched it */
+        MUST(sum(&self, pair.second, pair.from, pair.other, SMALL) == ncclSuccess);
+        await(pair.first, first);
+    } else if (self.rank == 1) {
+        MUST(leave(&self, &pair));
+    }
+    pthread_barrier_wait(&barrier);
+    usleep(TELL_US);
+    MUST(self.rank != 0 || state_of(pair.first) == ncclSuccess);
+    pthread_barrier_wait(&barrier);
+    if (self.rank == 2) {
+        MUST(sum(&self, pair.second, pair.from, pair.other, SMALL) == ncclSuccess);
+    }
+    end_pair(&self, &pair);
+    return NULL;
+}
+
+static int run_threads(int count, void *(*run)(void *))
+{
+    pthread_t thread[3];
+    pthread_barrier_init(&barrier, NULL, (unsigned)count);
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        MUST(ncclGetUniqueId(&ids[i]) == ncclSuccess);
+    }
+    for (int i = 0; i < count; i++) {
+        MUST(pthread_create(&thread[i], NULL, run, (void *)(intptr_t)i) == 0);
+    }
+    for (int i = 0; i < count; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc == 2 ? argv[1] : "";
+    return strcmp(name, "replay") == 0   ? run_replay()
+           : strcmp(name, "differ") == 0 ? run_threads(2, differ)
+           : strcmp(name, "reject") == 0 ? run_threads(2, reject)
+           : strcmp(name, "shared") == 0 ? run_threads(3, shared)
+           : strcmp(name, "late") == 0   ? run_threads(3, late)
+                                         : 2;
+}

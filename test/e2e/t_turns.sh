@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+# Orders of a few calls (sim_turns) that deadlock, give a wrong number or raise a false alarm if onehop is not careful: right
+# with stock NCCL, which shows that they are valid, and with onehop.
+. "$abs_top_srcdir/test/e2e/lib.sh"
+
+turns=$abs_top_builddir/test/e2e/sim_turns
+export SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=2000
+
+# expect_right CASE NAME [NAME=VALUE...]: the case, also with stock NCCL; onehop serves its communicators, unless asked for.
+expect_right() {
+    if [ "$1" != differ ]; then # calls that differ are no valid program
+        run_limited timeout "$limit" "$turns" "$1"
+        judge "$status" "$2, stock NCCL"
+    fi
+    run_limited env LD_PRELOAD="$plugin" "${@:3}" timeout "$limit" "$turns" "$1"
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -ge 2 ]
+    judge $? "$2"
+}
+
+expect_right replay "a communicator is destroyed behind a replay, and the process ends: the other rank gets the data"
+expect_right differ "calls of one communicator of a group differ: no wrong result of the other" ONEHOP_CHECK_CALLS=1
+export ONEHOP_MAX_BYTES=64K
+expect_right reject "NCCL rejects ncclCommFinalize: calls go on"
+expect_right shared "a rank leaves, while a call of another communicator waits on the stream: no error"
+expect_right late "the same behind a call that NCCL launches in the background: no error"
+tap_done
