@@ -130,8 +130,8 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 /* --- the end (call/end.c) ----------------------------------------------------------------------------------------- */
 
 /*
- * Before NCCL finalizes the communicator, and in oh_comm_destroy: waits until its kernels have ended, for a blocking
- * communicator outside of groups, as NCCL does for its own.
+ * Before NCCL finalizes the communicator, and in oh_comm_destroy: has a blocking communicator wait until its
+ * kernels have ended, at once or at the end of the group, as NCCL does for its own.
  */
 void oh_comm_await(struct oh_comm *comm);
 

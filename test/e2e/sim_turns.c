@@ -6,6 +6,8 @@
  *
  *   replay     two processes; all calls are captured. One replays its graph, destroys graph and communicator, and
  *              exits, while the other comes late. As with NCCL, ncclCommDestroy waits for the replay
+ *   destroy, finalize   two processes of two ranks; one ends its communicators in a group behind calls, and exits, while
+ *              the other comes late. As with NCCL, the group's end waits for the calls
  *   differ     ONEHOP_CHECK_CALLS: a group with calls of two communicators, of which those of one differ; then a call
  *              of the other
  *   reject     a non-blocking communicator: ncclCommFinalize while NCCL launches a call, which NCCL rejects, and calls
@@ -13,7 +15,7 @@
  *              destroys it, while the second waits for a rank that comes late
  *   late       the same without a group: the first communicator is non-blocking, and is not polled in between
  *
- * Ranks are threads, but for the first case. Prints a line and ends with status 1 if something is wrong.
+ * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
 #include <cuda.h>
 #include <nccl.h>
@@ -141,12 +143,12 @@ static void warm_up(const struct rank *self, ncclComm_t comm)
 
 /* --- the cases ---------------------------------------------------------------------------------------------------- */
 
-struct replay_board {
+struct board {
     ncclUniqueId id;
     _Atomic int ready;
 };
 
-static int replay(struct replay_board *board, int rank)
+static int replay(struct board *board, int rank)
 {
     const struct rank self = begin(rank);
     ncclComm_t comm;
@@ -177,14 +179,69 @@ static int replay(struct replay_board *board, int rank)
     return 0;
 }
 
-static int run_replay(void)
+/* Two ranks of one thread. */
+static int end_in_group(struct board *board, int process, bool finalizes)
 {
-    struct replay_board *board =
+    struct rank self[2];
+    CUcontext context[2];
+    ncclComm_t comm[2];
+    void *from[2], *to[2];
+    for (int i = 0; i < 2; i++) {
+        self[i] = begin(2 * process + i);
+        MUST(cuCtxGetCurrent(&context[i]) == CUDA_SUCCESS);
+        from[i] = filled(&self[i], 1);
+        to[i] = filled(&self[i], 0);
+    }
+    if (process == 0) {
+        MUST(ncclGetUniqueId(&board->id) == ncclSuccess);
+        board->ready++;
+    }
+    while (board->ready == 0) {
+        usleep(1000);
+    }
+    MUST(ncclGroupStart() == ncclSuccess);
+    for (int i = 0; i < 2; i++) {
+        MUST(cuCtxSetCurrent(context[i]) == CUDA_SUCCESS);
+        MUST(ncclCommInitRank(&comm[i], 4, board->id, self[i].rank) == ncclSuccess);
+    }
+    MUST(ncclGroupEnd() == ncclSuccess);
+    for (int call = 0; call < 4; call++) {
+        if (call == 3) { /* all ranks are through with the others */
+            board->ready++;
+            while (board->ready < 3) {
+                usleep(1000);
+            }
+            usleep(process * LATE_US);
+        }
+        MUST(ncclGroupStart() == ncclSuccess);
+        for (int i = 0; i < 2; i++) {
+            MUST(sum(&self[i], comm[i], from[i], to[i], SMALL) == ncclSuccess);
+        }
+        MUST(ncclGroupEnd() == ncclSuccess);
+        for (int i = 0; i < 2 && (call < 3 || process == 1); i++) {
+            MUST(ends_within(&self[i], 10 * LATE_US) && is_filled(to[i], SMALL, 4));
+        }
+    }
+    MUST(ncclGroupStart() == ncclSuccess);
+    for (int i = 0; i < 2; i++) {
+        MUST((finalizes ? ncclCommFinalize(comm[i]) : ncclCommDestroy(comm[i])) == ncclSuccess);
+    }
+    MUST(ncclGroupEnd() == ncclSuccess);
+    for (int i = 0; i < 2 && finalizes; i++) {
+        MUST(ncclCommDestroy(comm[i]) == ncclSuccess);
+    }
+    return 0;
+}
+
+static int run_processes(const char *name)
+{
+    struct board *board =
         mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int failed = board == MAP_FAILED, status;
     for (int rank = 0; rank < 2 && !failed; rank++) {
         if (fork() == 0) {
-            exit(replay(board, rank));
+            exit(strcmp(name, "replay") == 0 ? replay(board, rank)
+                                             : end_in_group(board, rank, strcmp(name, "finalize") == 0));
         }
     }
     for (int rank = 0; rank < 2; rank++) {
@@ -345,7 +402,9 @@ static int run_threads(int count, void *(*run)(void *))
 int main(int argc, char **argv)
 {
     const char *name = argc == 2 ? argv[1] : "";
-    return strcmp(name, "replay") == 0   ? run_replay()
+    const bool has_processes =
+        strcmp(name, "replay") == 0 || strcmp(name, "destroy") == 0 || strcmp(name, "finalize") == 0;
+    return has_processes                 ? run_processes(name)
            : strcmp(name, "differ") == 0 ? run_threads(2, differ)
            : strcmp(name, "reject") == 0 ? run_threads(2, reject)
            : strcmp(name, "shared") == 0 ? run_threads(3, shared)

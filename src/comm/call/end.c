@@ -68,6 +68,8 @@ void oh_comm_await(struct oh_comm *comm)
     OH_KEEP_ERRNO();
     if (ends_at_once(comm)) {
         await_kernels(comm);
+    } else if (comm->id.config.blocking) {
+        oh_group_add_end(comm);
     }
 }
 
@@ -91,9 +93,7 @@ void oh_comm_forget(struct oh_comm *comm)
 ncclResult_t oh_comm_destroy(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    if (ends_at_once(comm)) {
-        await_kernels(comm);
-    }
+    oh_comm_await(comm);
     const ncclResult_t differs = oh_difference_log(comm), failure = failure_of_kernels(comm);
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);

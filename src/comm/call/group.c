@@ -53,6 +53,8 @@ struct group {
     struct oh_key key_in_nccl; /* its key */
     bool mixes_in_nccl;        /* so has one of another key */
     struct oh_comm *creations; /* a list */
+    struct oh_comm **ends;     /* communicators that end in the group; in use until its end */
+    size_t end_count, end_room;
 };
 
 /* A copy of a call's configuration, which is the program's until the call returns. */
@@ -418,6 +420,13 @@ void oh_group_forget(const struct oh_comm *comm)
     group.in_nccl = group.in_nccl == comm->id.nccl ? NULL : group.in_nccl;
 }
 
+void oh_group_add_end(struct oh_comm *comm)
+{
+    if (append((void **)&group.ends, &group.end_count, &group.end_room, &comm, sizeof comm) == ncclSuccess) {
+        oh_comm_begin_use(comm);
+    }
+}
+
 /* --- the end ------------------------------------------------------------------------------------------------------ */
 
 /* By communicator in the order of keys, then in the order made. */
@@ -721,6 +730,19 @@ static void begin_verified(void)
     }
 }
 
+/* The wait ends: the monitor fails a communicator whose peer has departed. */
+static void await_ends(ncclResult_t res)
+{
+    for (size_t i = 0; i < group.end_count; i++) {
+        struct oh_comm *comm = group.ends[i];
+        while (res == ncclSuccess && !oh_comm_is_aborted(comm) && oh_comm_error(comm) == ncclSuccess &&
+               oh_order_query(comm) == CUDA_ERROR_NOT_READY) {
+            usleep(50);
+        }
+        oh_comm_end_use(comm);
+    }
+}
+
 void oh_group_decide(bool is_estimate)
 {
     OH_KEEP_ERRNO();
@@ -763,9 +785,11 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
     for (size_t i = 0; i < group.call_count; i++) {
         oh_comm_end_use(group.calls[i].comm);
     }
+    await_ends(res);
     free_configs();
     free(group.calls);
     free(group.use);
+    free(group.ends);
     group = (struct group){0};
     return res;
 }
