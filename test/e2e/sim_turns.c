@@ -15,6 +15,9 @@
  *              destroys it, while the second waits for a rank that comes late
  *   late       the same without a group: the first communicator is non-blocking, and is not polled in between
  *
+ *   send       a group of a send on a non-blocking communicator of three ranks, and a call on another; while NCCL launches
+ *              the send, the third rank, which it does not need, ends the communicator
+ *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
 #include <cuda.h>
@@ -33,7 +36,7 @@
 #define SMALL 1000
 #define LARGE 100000 /* the test sets ONEHOP_MAX_BYTES below */
 #define PAIRS 16     /* of communicators, until the first comes first in a group: their order is that of their names */
-#define FIRST_CALLS 30
+#define FIRST_CALLS 20
 #define LATE_US 300000
 #define TELL_US 300000 /* by then a failure is told */
 
@@ -383,6 +386,32 @@ static void *late(void *argument)
     return NULL;
 }
 
+static void *pass(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t all = make(0, 3, self.rank, false), two = self.rank < 2 ? make(1, 2, self.rank, true) : NULL;
+    void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+    const cudaStream_t stream = (cudaStream_t)self.stream;
+    warm_up(&self, all);
+    warm_up(&self, two);
+    if (self.rank < 2) {
+        MUST(ncclGroupStart() == ncclSuccess);
+        const ncclResult_t res = self.rank == 0 ? ncclSend(from, SMALL, ncclFloat32, 1, all, stream)
+                                                : ncclRecv(to, SMALL, ncclFloat32, 0, all, stream);
+        MUST(res == ncclSuccess || res == ncclInProgress);
+        MUST(sum(&self, two, from, other, SMALL) == ncclSuccess);
+        const ncclResult_t ended = ncclGroupEnd();
+        MUST(ended == ncclSuccess || ended == ncclInProgress);
+        await(all, state_of(all));
+        MUST(ends_within(&self, 10 * LATE_US) && is_filled(other, SMALL, 2) && is_filled(to, SMALL, (float)self.rank));
+    } else {
+        await(all, ncclCommFinalize(all));
+        MUST(ncclCommDestroy(all) == ncclSuccess);
+    }
+    pthread_barrier_wait(&barrier);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -409,5 +438,6 @@ int main(int argc, char **argv)
            : strcmp(name, "reject") == 0 ? run_threads(2, reject)
            : strcmp(name, "shared") == 0 ? run_threads(3, shared)
            : strcmp(name, "late") == 0   ? run_threads(3, late)
+           : strcmp(name, "send") == 0   ? run_threads(3, pass)
                                          : 2;
 }

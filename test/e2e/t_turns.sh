@@ -25,4 +25,5 @@ export ONEHOP_MAX_BYTES=64K
 expect_right reject "NCCL rejects ncclCommFinalize: calls go on"
 expect_right shared "a rank leaves, while a call of another communicator waits on the stream: no error"
 expect_right late "the same behind a call that NCCL launches in the background: no error"
+SIMNODE_NCCL_DELAY_US=300000 expect_right send "a rank leaves that a send of a group does not need: no error"
 tap_done

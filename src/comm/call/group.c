@@ -508,10 +508,14 @@ static ncclResult_t await_other(const struct oh_nccl *nccl)
     return state == ncclInProgress ? ncclSuccess : state; /* it is being aborted, or there is none */
 }
 
-/* The group has calls of the communicator, which need all peers. */
+/* As oh_call_check for the group's calls of the communicator: sends and receives may not need a departed peer. */
 static ncclResult_t refuse_group(struct oh_comm *comm)
 {
-    return oh_comm_refuse_call(comm, oh_comm_state(comm) == OH_COMM_FAILING);
+    bool needs_departed = false;
+    for (size_t i = 0; i < group.call_count && oh_comm_state(comm) == OH_COMM_FAILING; i++) {
+        needs_departed |= group.calls[i].comm == comm && oh_call_is_counted(&group.calls[i]);
+    }
+    return oh_comm_refuse_call(comm, needs_departed);
 }
 
 /*
@@ -524,7 +528,8 @@ static ncclResult_t await_nccl(const struct oh_nccl *nccl)
     for (size_t i = 0; i < group.use_count; i++) {
         struct oh_comm *comm = group.use[i].comm;
         ncclResult_t state = ncclInProgress;
-        while (oh_comm_is_ordered(comm) && refuse_group(comm) == ncclSuccess &&
+        while ((oh_comm_is_ordered(comm) || oh_comm_state(comm) == OH_COMM_FAILING) &&
+               refuse_group(comm) == ncclSuccess &&
                nccl->CommGetAsyncError(comm->id.nccl, &state) == ncclSuccess && state == ncclInProgress) {
             usleep(20);
         }
