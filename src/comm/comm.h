@@ -130,8 +130,8 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 /* --- the end (call/end.c) ----------------------------------------------------------------------------------------- */
 
 /*
- * Before NCCL finalizes the communicator, and in oh_comm_destroy: has a blocking communicator wait until its
- * kernels have ended, at once or at the end of the group, as NCCL does for its own.
+ * Before NCCL finalizes the communicator: has a blocking communicator wait until its kernels have ended, at once or at
+ * the end of the group, as NCCL does for its own. oh_comm_destroy does so for each communicator that is not finalized.
  */
 void oh_comm_await(struct oh_comm *comm);
 

@@ -6,6 +6,7 @@
  *
  *   replay     two processes; all calls are captured. One replays its graph, destroys graph and communicator, and
  *              exits, while the other comes late. As with NCCL, ncclCommDestroy waits for the replay
+ *   pending    the same with eager calls on a non-blocking communicator, which is destroyed without ncclCommFinalize
  *   destroy, finalize   two processes of two ranks; one ends its communicators in a group behind calls, and exits, while
  *              the other comes late. As with NCCL, the group's end waits for the calls
  *   differ     ONEHOP_CHECK_CALLS: a group with calls of two communicators, of which those of one differ; then a call
@@ -182,6 +183,38 @@ static int replay(struct board *board, int rank)
     return 0;
 }
 
+static int pending(struct board *board, int rank)
+{
+    const struct rank self = begin(rank);
+    ncclComm_t comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    if (rank == 0) {
+        MUST(ncclGetUniqueId(&board->id) == ncclSuccess);
+        board->ready++;
+    }
+    while (board->ready == 0) {
+        usleep(1000);
+    }
+    const ncclResult_t made = ncclCommInitRankConfig(&comm, 2, board->id, rank, &config);
+    await(comm, made);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    for (int i = 0; i <= FIRST_CALLS; i++) {
+        if (i == FIRST_CALLS) { /* all ranks are through with the others */
+            board->ready++;
+            while (board->ready < 3) {
+                usleep(1000);
+            }
+            usleep(rank * LATE_US);
+        }
+        await(comm, sum(&self, comm, from, to, SMALL));
+        MUST((i == FIRST_CALLS && rank == 0) || (ends_within(&self, 10 * LATE_US) && is_filled(to, SMALL, 2)));
+        usleep(1000);
+    }
+    MUST(ncclCommDestroy(comm) == ncclSuccess);
+    return 0;
+}
+
 /* Two ranks of one thread. */
 static int end_in_group(struct board *board, int process, bool finalizes)
 {
@@ -243,8 +276,9 @@ static int run_processes(const char *name)
     int failed = board == MAP_FAILED, status;
     for (int rank = 0; rank < 2 && !failed; rank++) {
         if (fork() == 0) {
-            exit(strcmp(name, "replay") == 0 ? replay(board, rank)
-                                             : end_in_group(board, rank, strcmp(name, "finalize") == 0));
+            exit(strcmp(name, "replay") == 0    ? replay(board, rank)
+                 : strcmp(name, "pending") == 0 ? pending(board, rank)
+                                                : end_in_group(board, rank, strcmp(name, "finalize") == 0));
         }
     }
     for (int rank = 0; rank < 2; rank++) {
@@ -389,7 +423,7 @@ static void *late(void *argument)
 static void *pass(void *argument)
 {
     const struct rank self = begin((int)(intptr_t)argument);
-    ncclComm_t all = make(0, 3, self.rank, false), two = self.rank < 2 ? make(1, 2, self.rank, true) : NULL;
+    ncclComm_t all = make(0, 3, self.rank, false), two = self.rank < 2 ? make(1, 2, self.rank, false) : NULL;
     void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
     const cudaStream_t stream = (cudaStream_t)self.stream;
     warm_up(&self, all);
@@ -399,10 +433,11 @@ static void *pass(void *argument)
         const ncclResult_t res = self.rank == 0 ? ncclSend(from, SMALL, ncclFloat32, 1, all, stream)
                                                 : ncclRecv(to, SMALL, ncclFloat32, 0, all, stream);
         MUST(res == ncclSuccess || res == ncclInProgress);
-        MUST(sum(&self, two, from, other, SMALL) == ncclSuccess);
+        sum(&self, two, from, other, SMALL); /* an error is the group's */
         const ncclResult_t ended = ncclGroupEnd();
         MUST(ended == ncclSuccess || ended == ncclInProgress);
         await(all, state_of(all));
+        await(two, state_of(two));
         MUST(ends_within(&self, 10 * LATE_US) && is_filled(other, SMALL, 2) && is_filled(to, SMALL, (float)self.rank));
     } else {
         await(all, ncclCommFinalize(all));
@@ -432,7 +467,8 @@ int main(int argc, char **argv)
 {
     const char *name = argc == 2 ? argv[1] : "";
     const bool has_processes =
-        strcmp(name, "replay") == 0 || strcmp(name, "destroy") == 0 || strcmp(name, "finalize") == 0;
+        strcmp(name, "replay") == 0 || strcmp(name, "pending") == 0 || strcmp(name, "destroy") == 0 ||
+        strcmp(name, "finalize") == 0;
     return has_processes                 ? run_processes(name)
            : strcmp(name, "differ") == 0 ? run_threads(2, differ)
            : strcmp(name, "reject") == 0 ? run_threads(2, reject)

@@ -63,13 +63,21 @@ static ncclResult_t failure_of_kernels(const struct oh_comm *comm)
     return failure != ncclSuccess && oh_order_query(comm) != CUDA_SUCCESS ? failure : ncclSuccess;
 }
 
+/* At the end of the group, if one is open. */
+static void await_end(struct oh_comm *comm)
+{
+    if (oh_group_is_open()) {
+        oh_group_add_end(comm);
+    } else {
+        await_kernels(comm);
+    }
+}
+
 void oh_comm_await(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    if (ends_at_once(comm)) {
-        await_kernels(comm);
-    } else if (comm->id.config.blocking) {
-        oh_group_add_end(comm);
+    if (comm->id.config.blocking) {
+        await_end(comm);
     }
 }
 
@@ -93,7 +101,7 @@ void oh_comm_forget(struct oh_comm *comm)
 ncclResult_t oh_comm_destroy(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    oh_comm_await(comm);
+    await_end(comm); /* also if it is non-blocking: NCCL's call blocks then, too (2.28.9, src/group.cc: destroyFlag) */
     const ncclResult_t differs = oh_difference_log(comm), failure = failure_of_kernels(comm);
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);

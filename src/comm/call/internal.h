@@ -58,7 +58,7 @@ ncclResult_t oh_group_add(struct oh_call *call);
 /* In a group, NCCL has returned `result` for a call. Returns `result`; after an error nothing of the group runs. */
 ncclResult_t oh_group_note_result(ncclResult_t result);
 
-/* In a group, a blocking communicator ends: the group's end waits for its kernels, as NCCL does for its own. */
+/* In a group, a communicator ends: the group's end waits for its kernels, as NCCL does for its own. */
 void oh_group_add_end(struct oh_comm *comm);
 
 /* Drops the calls of a communicator that the program destroys or aborts inside a group. */
