@@ -259,7 +259,8 @@ static const struct oh_function *exported_function(const char *name)
  */
 struct assignment {
     struct window window;
-    int copy; /* -1: there is only one, or none that the object would call */
+    int copy;       /* -1: there is only one, or none that the object would call */
+    bool is_unsure; /* which of two the object would call: what is not bound yet is left to the loader */
 };
 
 static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_function *function,
@@ -281,8 +282,8 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
             return;
         }
     }
-    if (assignment->copy >= 0 &&
-        (is_ours || is_in_object((const void *)address, elf->dynamic))) { /* not bound yet: the object's own PLT */
+    if (assignment->copy >= 0 && (is_ours || (!assignment->is_unsure && /* not bound yet: the object's own PLT */
+                                              is_in_object((const void *)address, elf->dynamic)))) {
         write_word(&assignment->window, where, (uintptr_t)function->thunk[assignment->copy]);
     }
 }
@@ -343,7 +344,10 @@ static void assign_callers(struct caller *callers)
 {
     for (struct caller *caller = callers, *next; caller; caller = next) {
         const struct oh_real *real = oh_real_count() > 1 ? oh_real_of_object(caller->elf.dynamic, caller->path) : NULL;
-        struct assignment assignment = {.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1};
+        struct assignment assignment = {
+            .copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1,
+            .is_unsure = real && oh_real_depends_on_flags(caller->elf.dynamic, caller->path),
+        };
         void *handle = reopen(caller->path, caller->elf.dynamic);
         if (handle) {
             assign_all_words(&caller->elf, &assignment);

@@ -197,3 +197,14 @@ const struct oh_real *oh_real_of_object(const void *dynamic, const char *path)
     const struct oh_real *real = copy_in_scope_of("");
     return real || !path || !path[0] ? real : copy_in_scope_of(path);
 }
+
+bool oh_real_depends_on_flags(const void *dynamic, const char *path)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        if (copies[i].elf.dynamic == dynamic) {
+            return false;
+        }
+    }
+    const struct oh_real *global = copy_in_scope_of(""), *own = global && path[0] ? copy_in_scope_of(path) : NULL;
+    return own && own != global;
+}

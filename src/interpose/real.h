@@ -57,6 +57,12 @@ extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility
  */
 const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
 
+/*
+ * Returns whether the object's own scope has another copy than the global one. Then the loader alone knows to which of
+ * the two it binds the object: RTLD_DEEPBIND puts its own scope first.
+ */
+bool oh_real_depends_on_flags(const void *dynamic, const char *path);
+
 /* Number of copies known so far, and each of them. */
 int oh_real_count(void);
 struct oh_real *oh_real_at(int index);

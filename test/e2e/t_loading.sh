@@ -153,6 +153,10 @@ both() {
 both "two copies, objects linked with each" "$reach" object:"$object" object:"$objects/libreachcopy.so"
 both "two copies, dlsym on each" "$reach" late:libnccl.so.2 late:libncclcopy.so.2
 both "two copies, a linked program and dlsym" "$linked" linked late:libncclcopy.so.2
+if [ -z "${OH_SANITIZERS-}" ]; then # (refuses RTLD_DEEPBIND)
+    both "two copies, a linked program and an object, RTLD_DEEPBIND" "$linked" linked deepbind:"$objects/libreachcopy.so"
+    both "two copies, the same, RTLD_LAZY" "$linked" linked lazy:"$objects/libreachcopy.so"
+fi
 both "two copies, an object and dlsym" "$reach" object:"$objects/libreachcopy.so" late:libnccl.so.2
 
 # Nothing of the environment is needed but the way of loading itself.
