@@ -48,6 +48,7 @@ OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_e
     elf.strings = address_of(&elf, DT_STRTAB);
     elf.versions = address_of(&elf, DT_VERSYM);
     elf.gnu_hash = address_of(&elf, DT_GNU_HASH);
+    elf.sysv_hash = address_of(&elf, DT_HASH);
     elf.relocations = address_of(&elf, DT_RELA);
     elf.relocation_count = count_of(&elf, DT_RELASZ);
     elf.plt_relocations = address_of(&elf, DT_JMPREL); /* of the same form, on both architectures */
@@ -71,12 +72,33 @@ OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const cha
            !(elf->versions && (elf->versions[index] & HIDDEN_VERSION));
 }
 
+/* The older hash table: counts of buckets and symbols, buckets, and for each symbol the next of its chain; 0 ends it. */
+OH_EARLY static const ElfW(Sym) * find_by_sysv_hash(const struct oh_elf *elf, const char *name)
+{
+    const uint32_t *table = elf->sysv_hash;
+    uint32_t hash = 0;
+    if (!table || table[0] == 0) {
+        return NULL;
+    }
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++) {
+        hash = (hash << 4) + *c;
+        hash = (hash ^ (hash >> 24 & 0xf0)) & 0x0fffffff;
+    }
+    const uint32_t *bucket = &table[2], *chain = &table[2 + table[0]];
+    for (uint32_t i = bucket[hash % table[0]]; i != 0; i = chain[i]) {
+        if (is_wanted(elf, i, name)) {
+            return &elf->symbols[i];
+        }
+    }
+    return NULL;
+}
+
 /* The GNU hash table: header, Bloom filter, buckets, and for each symbol its hash, whose lowest bit ends a chain. */
 OH_EARLY const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name)
 {
     const uint32_t *table = elf->gnu_hash;
     if (!table) {
-        return NULL;
+        return find_by_sysv_hash(elf, name);
     }
     uint32_t buckets = table[0], first = table[1], words = table[2], shift = table[3];
     const ElfW(Addr) *bloom = (const ElfW(Addr) *)(const void *)&table[4];

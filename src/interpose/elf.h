@@ -25,6 +25,7 @@ struct oh_elf {
     const char *strings;
     const ElfW(Half) * versions; /* NULL: no symbol has a version */
     const uint32_t *gnu_hash;    /* NULL: none */
+    const uint32_t *sysv_hash;   /* likewise; a linker writes the one or the other, or both */
     const ElfW(Rela) * relocations;
     size_t relocation_count;
     const ElfW(Rela) * plt_relocations;
@@ -34,7 +35,7 @@ struct oh_elf {
 /* Returns false if the object has no symbols. */
 bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p);
 
-/* Finds the symbol that the object itself defines, in its default version, by the GNU hash table; NULL: none. */
+/* Finds the symbol that the object itself defines, in its default version, by a hash table; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 
 /* Returns whether a relocation that the loader binds refers to the name. */
