@@ -11,6 +11,12 @@
 #include "util/clock.h"
 #include "util/log.h"
 
+/* Returns whether onehop takes part in what this NCCL creates. */
+static bool is_active_with(const struct oh_nccl *nccl)
+{
+    return oh_entry_is_active() && !nccl->only_forwards;
+}
+
 /* NULL: no memory. key NULL: unknown, of one that grows. */
 static struct oh_comm *begin_any_creation(struct oh_comm *parent, const struct oh_key *key, const ncclConfig_t *config,
                                           ncclComm_t *nccl_p, bool is_grow)
@@ -42,7 +48,7 @@ OH_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUnique
 {
     const struct oh_nccl *nccl;
     OH_TRY(oh_real_get(OH_CALLER(), &nccl));
-    if (!oh_entry_is_active()) {
+    if (!is_active_with(nccl)) {
         return nccl->CommInitRank(comm, nranks, id, rank);
     }
     struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), NULL, comm);
@@ -54,7 +60,7 @@ OH_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, nccl
 {
     const struct oh_nccl *nccl;
     OH_TRY(oh_real_get(OH_CALLER(), &nccl));
-    if (!oh_entry_is_active()) {
+    if (!is_active_with(nccl)) {
         return nccl->CommInitRankConfig(comm, nranks, id, rank, config);
     }
     struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), config, comm);
@@ -67,7 +73,7 @@ OH_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, in
     const struct oh_nccl *nccl;
     OH_TRY(oh_real_get(OH_CALLER(), &nccl));
     OH_TRY(nccl->CommInitRankScalable ? ncclSuccess : oh_nccl_refuse_missing("ncclCommInitRankScalable"));
-    if (!oh_entry_is_active() || !ids || count < 1 || count > nranks) {
+    if (!is_active_with(nccl) || !ids || count < 1 || count > nranks) {
         return OH_NCCL(nccl, CommInitRankScalable(comm, nranks, rank, count, ids, config));
     }
     struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(ids, count), config, comm);
@@ -80,7 +86,7 @@ OH_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *d
 {
     const struct oh_nccl *nccl;
     OH_TRY(oh_real_get(OH_CALLER(), &nccl));
-    if (!oh_entry_is_active() || !comms) {
+    if (!is_active_with(nccl) || !comms) {
         return nccl->CommInitAll(comms, ndev, devices);
     }
     struct oh_key key = oh_key_random();
@@ -153,7 +159,7 @@ OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqu
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
     OH_TRY(nccl->CommGrow ? ncclSuccess : oh_nccl_refuse_missing("ncclCommGrow"));
-    if (!oh_entry_is_active() || !newcomm || (comm ? !parent : !id)) {
+    if (!is_active_with(nccl) || !newcomm || (comm ? !parent : !id)) {
         return OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
     const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};

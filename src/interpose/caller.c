@@ -74,7 +74,7 @@ ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p)
 {
     const struct oh_real *real = oh_real_find(caller);
     if (!real) {
-        OH_WARN("no NCCL 2.19 or later is loaded in this process: the call returns ncclSystemError");
+        OH_WARN("no NCCL is loaded in this process: the call returns ncclSystemError");
         return ncclSystemError;
     }
     *nccl_p = oh_real_table(&real->own);

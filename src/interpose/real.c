@@ -72,21 +72,23 @@ const struct oh_function oh_functions[OH_FUNCTION_COUNT] = {OH_NCCL_REQUIRED(REQ
 
 _Static_assert(OH_REAL_MAX == 4, "THUNKS and ROW list the copies");
 
-static bool fill_table(struct oh_real *real)
+/* A copy that lacks a required function must be called all the same: onehop's functions stand in front of it. */
+static void fill_table(struct oh_real *real)
 {
+    const char *lacking = NULL;
     for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
         const ElfW(Sym) *symbol = oh_elf_find(&real->elf, oh_functions[i].real_name);
-        if (!symbol && oh_functions[i].required) {
-            OH_INFO("%s has no %s; calls of it go on as they are", real->path, oh_functions[i].real_name);
-            return false;
-        }
+        lacking = !symbol && oh_functions[i].required ? oh_functions[i].real_name + 1 : lacking;
         void *address = symbol ? (void *)(real->elf.base + symbol->st_value) : NULL;
         memcpy((char *)&real->own + oh_functions[i].offset, &address, sizeof address);
     }
+    real->own.only_forwards = lacking != NULL;
     real->seen = real->own;
     real->own.own = real->seen.own = &real->own;
     real->own.seen = real->seen.seen = &real->seen;
-    return true;
+    if (lacking) {
+        OH_INFO("%s has no %s: older than NCCL 2.19, all calls go to it", real->path, lacking);
+    }
 }
 
 void oh_real_add(const struct oh_elf *elf, const char *path)
@@ -106,7 +108,8 @@ void oh_real_add(const struct oh_elf *elf, const char *path)
     }
     struct oh_real *real = &copies[count];
     *real = (struct oh_real){.elf = *elf};
-    if ((size_t)snprintf(real->path, sizeof real->path, "%s", path) < sizeof real->path && fill_table(real)) {
+    if ((size_t)snprintf(real->path, sizeof real->path, "%s", path) < sizeof real->path) {
+        fill_table(real);
         /* release: publishes the copy. Pairs with the acquire load in oh_real_count(). */
         atomic_store_explicit(&copy_count, count + 1, memory_order_release);
     }

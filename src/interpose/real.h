@@ -38,7 +38,7 @@ struct oh_real {
 /*
  * caller.c. Finds the copy for a call from the address `caller`, and its table: NCCL's own functions for a call through
  * a thunk or from within NCCL, else those that the program would call. Returns ncclSuccess, or ncclSystemError (one
- * WARN) while no NCCL 2.19 or later is loaded. Keeps errno.
+ * WARN) while no NCCL is loaded. Keeps errno.
  */
 ncclResult_t oh_real_get(const void *caller, const struct oh_nccl **nccl_p);
 

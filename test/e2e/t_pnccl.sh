@@ -65,5 +65,15 @@ for name in $names; do
     [ "$(grep -c "nccl$name: weak -, default -, error yes, handle -" "$scratch/stock")" = 6 ] && cmp -s "$scratch/stock" "$out"
     tap_point $? "an NCCL without nccl$name: all ways to ask answer as without onehop" "$(diff "$scratch/stock" "$out")"
 done
+
+# An NCCL before 2.19 lacks more: all calls go to it, whatever way.
+for name in CommFinalize CommSplit CommInitRankConfig RedOpDestroy; do
+    sed "s/nccl$name\x00/nccl${name%?}_\x00/g" "$stand_ins/libnccl.so.2" >"$scratch/lib/libnccl.so.2"
+    for way in "$linked linked" "$reach late:libnccl.so.2" "$reach object:$object"; do
+        run_ranks env LD_LIBRARY_PATH="$scratch/lib:$LD_LIBRARY_PATH" LD_PRELOAD="$plugin" ${way% *} -- ${way#* }
+        expect_counts "an NCCL without nccl$name, ${way##* }: all calls go to it" served=0 nccl_allreduce=12 0:WARN \
+            "2:has no nccl$name: older than NCCL 2.19"
+    done
+done
 expect_no_files
 tap_done
