@@ -106,7 +106,7 @@ OH_NCCL_OPTIONAL(OH_NCCL_DECLARE)
 struct oh_nccl {
     const struct oh_nccl *own;  /* NCCL's own functions */
     const struct oh_nccl *seen; /* those that the program would call */
-    bool only_forwards;         /* older than 2.19: required functions may be NULL, and onehop has no communicators of it */
+    bool only_forwards;         /* older than 2.19: required functions may be NULL, no communicator is followed */
 #define OH_NCCL_FIELD(name_, parameters_, ...) ncclResult_t(*name_) parameters_;
     OH_NCCL_REQUIRED(OH_NCCL_FIELD)
     OH_NCCL_QUERIES(OH_NCCL_FIELD)

@@ -72,7 +72,7 @@ OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const cha
            !(elf->versions && (elf->versions[index] & HIDDEN_VERSION));
 }
 
-/* The older hash table: counts of buckets and symbols, buckets, and for each symbol the next of its chain; 0 ends it. */
+/* The older hash table: counts of buckets and symbols, buckets, for each symbol the next of its chain; 0 ends it. */
 OH_EARLY static const ElfW(Sym) * find_by_sysv_hash(const struct oh_elf *elf, const char *name)
 {
     const uint32_t *table = elf->sysv_hash;

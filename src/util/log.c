@@ -149,19 +149,31 @@ int oh_output_open(const char *pattern, int create)
     return fd;
 }
 
+/* Takes back the signal of a write that has failed, unless one was pending before. */
+static void take_back(int signal, const sigset_t *pending)
+{
+    static const struct timespec now = {0, 0};
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, signal);
+    if (!sigismember(pending, signal)) {
+        sigtimedwait(&one, NULL, &now);
+    }
+}
+
 /*
- * A pipe without a reader must not end the program: SIGPIPE is held meanwhile and taken back, unless one was pending
- * before. A write's SIGPIPE is its thread's. The program's handler and mask stay as they are.
+ * A pipe without a reader, or a limit on the size of files, must not end the program: SIGPIPE and SIGXFSZ are held
+ * meanwhile. A write's signal is its thread's. The program's handlers and mask stay as they are.
  */
 void oh_output_write(int fd, const char *text, size_t length)
 {
-    static const struct timespec now = {0, 0};
-    sigset_t pipe, pending, before;
+    sigset_t held, pending, before;
     ssize_t written;
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
+    sigemptyset(&held);
+    sigaddset(&held, SIGPIPE);
+    sigaddset(&held, SIGXFSZ);
     sigpending(&pending);
-    pthread_sigmask(SIG_BLOCK, &pipe, &before);
+    pthread_sigmask(SIG_BLOCK, &held, &before);
     do {
         written = write(fd, text, length);
         if (written > 0) {
@@ -169,8 +181,10 @@ void oh_output_write(int fd, const char *text, size_t length)
             length -= (size_t)written;
         }
     } while (length > 0 && (written > 0 || (written < 0 && errno == EINTR)));
-    if (written < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE)) {
-        sigtimedwait(&pipe, NULL, &now);
+    if (written < 0 && errno == EPIPE) {
+        take_back(SIGPIPE, &pending);
+    } else if (written < 0 && errno == EFBIG) {
+        take_back(SIGXFSZ, &pending);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/comm_internal.h"
@@ -22,6 +24,23 @@ static struct oh_comm comms[MANY];
 static bool look(struct oh_live_view *view_p)
 {
     return oh_live_read(getpid(), view_p) == OH_LIVE_SEEN;
+}
+
+/* In a child, which has no page yet. */
+static void test_file_size_limit(void)
+{
+    const struct rlimit limit = {4096, 4096};
+    struct oh_live_ref ref = {0};
+    int status = -1;
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        setrlimit(RLIMIT_FSIZE, &limit);
+        oh_live_add(&ref, 1);
+        _exit(ref.entry != NULL);
+    }
+    waitpid(child, &status, 0);
+    tap_ok(status == 0, "a limit on the size of files: no page, and no signal: wait status %d", status);
 }
 
 static void test_life(void)
@@ -163,6 +182,7 @@ static void test_tampering(void)
 
 int main(void)
 {
+    test_file_size_limit();
     test_life();
     test_full();
     test_tampering();

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -185,6 +186,24 @@ static void test_pipe(void)
     signal(SIGPIPE, SIG_DFL);
 }
 
+/* A log that meets a limit on the size of files. */
+static void test_file_size_limit(void)
+{
+    char path[OH_OUTPUT_PATH];
+    const struct rlimit limit = {4, 4};
+    int status = -1;
+    name_in_folder(path, "small");
+    const pid_t child = fork();
+    if (child == 0) {
+        const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        oh_output_write(fd, "much\nmore\n", 10);
+        _exit(fd < 0);
+    }
+    waitpid(child, &status, 0);
+    tap_ok(status == 0, "a limit on the size of files does not end the program: wait status %d", status);
+}
+
 int main(void)
 {
     char path[OH_OUTPUT_PATH], pattern[OH_OUTPUT_PATH], command[OH_OUTPUT_PATH + 16];
@@ -199,6 +218,7 @@ int main(void)
     setenv("ONEHOP_DEBUG_FILE", pattern, 1);
     test_once(path);
     test_pipe();
+    test_file_size_limit();
     snprintf(command, sizeof command, "rm -rf %s", folder);
     tap_ok(system(command) == 0, "cleaned up");
     return tap_done();

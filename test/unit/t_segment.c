@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -353,6 +354,21 @@ static void test_ended_peer(void)
     waitpid(child, NULL, 0);
 }
 
+static int meet_with_small_files(const char *path)
+{
+    struct rlimit limit = {4096, 4096};
+    struct oh_segment segment;
+    const struct oh_key key = oh_key_random();
+    (void)path;
+    return setrlimit(RLIMIT_FSIZE, &limit) == 0 && oh_segment_open(&segment, &key) != ncclSuccess ? 0 : 1;
+}
+
+static void test_file_size_limit(void)
+{
+    tap_ok(in_child(meet_with_small_files, "") == 0 && count_files() == 0,
+           "a limit on the size of files: refused, without a signal, nothing left");
+}
+
 int main(void)
 {
     setenv("ONEHOP_DEBUG", "NONE", 1);
@@ -369,6 +385,7 @@ int main(void)
     test_sweepers_and_makers();
     test_names();
     test_ended_peer();
+    test_file_size_limit();
     rmdir(folder);
     return tap_done();
 }

@@ -21,6 +21,7 @@
 
 #include "util/clock.h"
 #include "util/log.h"
+#include "util/reserve.h"
 
 /* O_NONBLOCK: no wait for another user's FIFO or lease. */
 #define OPEN_FLAGS (O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
@@ -126,13 +127,9 @@ static bool leaves_enough(const char *path, int fd)
     return true;
 }
 
-/* A full file system must fail here, not at the first store (SIGBUS). */
 static ncclResult_t give_room(const char *path, size_t size, int fd)
 {
-    int error = ftruncate(fd, (off_t)size) == 0 ? EINTR : errno;
-    while (error == EINTR) {
-        error = posix_fallocate(fd, 0, (off_t)size);
-    }
+    const int error = oh_file_reserve(fd, size);
     if (error != 0) {
         OH_INFO("%s: no room: %s", path, strerror(error));
     }

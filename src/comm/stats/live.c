@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "util/log.h"
+#include "util/reserve.h"
 #include "util/scope.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -25,13 +26,12 @@ static struct oh_live *page;           /* these three are guarded by mutex */
 static struct oh_live_head local_head; /* in its place where there is no page */
 static bool tried;
 
-/* The memory is there before it is used: a page that cannot be had would end the process at the first store. */
+/* Returns false, with errno set, where the page cannot be had. */
 static bool reserve(int fd)
 {
-    do {
-        errno = posix_fallocate(fd, 0, sizeof(struct oh_live));
-    } while (errno == EINTR);
-    return errno == 0;
+    const int error = oh_file_reserve(fd, sizeof(struct oh_live));
+    errno = error;
+    return error == 0;
 }
 
 /* The descriptor stays open for readers, and is used no more here: the application may close it. */
@@ -43,7 +43,7 @@ static struct oh_live *make_page(void)
         return NULL;
     }
     void *memory = MAP_FAILED;
-    if (fchmod(fd, 0600) == 0 && ftruncate(fd, sizeof(struct oh_live)) == 0 && reserve(fd) &&
+    if (fchmod(fd, 0600) == 0 && reserve(fd) &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
         memory = mmap(NULL, sizeof(struct oh_live), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     }
