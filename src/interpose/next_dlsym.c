@@ -6,6 +6,7 @@
  * Threads: any. Objects from the start of the process are first in the list, and never unloaded.
  * Owns: nothing.
  */
+#include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -124,6 +125,45 @@ OH_EARLY bool oh_program_calls(const char *name, const void *definition)
         found = definition_in(object, name);
     }
     return found == definition;
+}
+
+/*
+ * libc calls the resolver of an indirect function within dlsym, with the lock that keeps other threads from changing
+ * the loader's list. So dlsym answers with a hash of that list (of its memory, and where its objects are), never 0.
+ * dl_iterate_phdr has a lock of its own, which dlsym does not take: a thread in there may wait for what the caller of
+ * dlsym holds, as Python's GIL (threadpoolctl; ctypes.util.dllist).
+ */
+__attribute__((used)) OH_EARLY static void (*hash_objects(void))(void)
+{
+    uintptr_t hash = 0;
+    for (const struct link_map *object = first_object(own_object()); object; object = object->l_next) {
+        hash = (hash ^ (uintptr_t)object ^ (uintptr_t)object->l_ld << 1) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return (void (*)(void))(hash | 1);
+}
+
+#define OBJECTS onehop_loaded_objects
+#define TEXT_OF(name_) #name_
+#define TEXT(name_) TEXT_OF(name_)
+void OBJECTS(void);
+__attribute__((visibility("default"), ifunc("hash_objects"))) void OBJECTS(void);
+
+/* Defined by the object whose dlsym is libc's own: libc, or libdl before glibc 2.34. */
+#define DLSYM_MARK "dlinfo"
+
+OH_EARLY uintptr_t oh_next_objects(void)
+{
+    static _Atomic(oh_dlsym_function) known;
+    oh_dlsym_function look_up = atomic_load_explicit(&known, memory_order_relaxed);
+    /* Once: this walk has no lock. Objects from the start of the process, or those in front of a plugin being opened.
+     */
+    const struct link_map *object = look_up ? NULL : first_object(own_object());
+    for (; !look_up && object; object = object->l_next) {
+        look_up = definition_in(object, DLSYM_MARK) ? (oh_dlsym_function)definition_in(object, "dlsym") : NULL;
+    }
+    atomic_store_explicit(&known, look_up, memory_order_relaxed); /* publishes nothing else */
+    return look_up ? (uintptr_t)look_up(RTLD_DEFAULT, TEXT(OBJECTS)) : 0;
 }
 
 OH_EARLY static void *not_found(void *handle, const char *name)

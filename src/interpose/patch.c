@@ -48,7 +48,8 @@
  * recursive: opening an object runs foreign code, which may call dlsym.
  */
 static atomic_bool locked;
-static atomic_ullong seen_loads; /* objects ever loaded, when last looked at */
+static atomic_ullong seen_loads;   /* objects ever loaded, when last looked at */
+static atomic_uintptr_t seen_list; /* the list then, or before (oh_next_objects) */
 static unsigned long long seen_unloads;
 static size_t seen_objects;
 
@@ -495,19 +496,33 @@ static void announce_copies(void)
     }
 }
 
+/* Returns whether what is loaded has been looked at. */
+static bool update_if_new(enum oh_hooks_urgency urgency)
+{
+    struct walk now = {0};
+    oh_next_iterate(read_loader_state, &now);
+    if (now.loads == atomic_load_explicit(&seen_loads, memory_order_acquire)) {
+        return true;
+    }
+    if ((urgency == OH_HOOKS_TRY && now.changing) || !lock(urgency)) {
+        return false;
+    }
+    update_objects();
+    unlock();
+    return true;
+}
+
 void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
     static __thread bool looking; /* other preloaded objects may interpose what is called here, and call dlsym */
-    struct walk now = {0};
     if (looking) {
         return;
     }
     looking = true;
-    oh_next_iterate(read_loader_state, &now);
-    if (now.loads != atomic_load_explicit(&seen_loads, memory_order_acquire) &&
-        (urgency == OH_HOOKS_WAIT || !now.changing) && lock(urgency)) {
-        update_objects();
-        unlock();
+    const uintptr_t objects = oh_next_objects();
+    /* acquire: what was patched for them. Pairs with the release store below. */
+    if ((objects == 0 || objects != atomic_load_explicit(&seen_list, memory_order_acquire)) && update_if_new(urgency)) {
+        atomic_store_explicit(&seen_list, objects, memory_order_release);
     }
     if (urgency == OH_HOOKS_WAIT) {
         announce_copies();

@@ -150,6 +150,12 @@ void oh_next_dlsym_find(void);
 typedef int oh_object_visitor(struct dl_phdr_info *object, size_t size, void *user);
 void oh_next_iterate(oh_object_visitor *visit, void *user);
 
+/*
+ * Returns a value that changes with the loader's list of objects; 0: unknown. Takes only the lock that dlsym takes in
+ * any case. An object that takes another's place in all respects does not change it.
+ */
+uintptr_t oh_next_objects(void);
+
 /* Calls libc's own on_exit. */
 void oh_next_on_exit(void (*function)(int status, void *argument));
 

@@ -40,6 +40,48 @@ served_beside "another interposer of ncclAllReduce and dlsym" "$other"
 INTERPOSE_SAY=1 run_ranks env LD_PRELOAD="$other $plugin" "$linked" -- linked
 expect_counts "an interposer in front of onehop sees all calls" '2:interposed: .*ncclAllReduce 6' served=12
 
+# A thread within dl_iterate_phdr waits for what the caller of dlsym holds: in Python the GIL (threadpoolctl, dllist).
+cat >"$scratch/walker.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <unistd.h>
+static pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+static volatile int within;
+static int wait_within(struct dl_phdr_info *object, size_t size, void *user)
+{
+    within = 1;
+    pthread_mutex_lock(&held);
+    pthread_mutex_unlock(&held);
+    return 1;
+}
+static void *walk(void *unused)
+{
+    dl_iterate_phdr(wait_within, NULL);
+    return NULL;
+}
+int main(void)
+{
+    pthread_t thread;
+    void *self = dlopen(NULL, RTLD_NOW);
+    alarm(10);
+    pthread_mutex_lock(&held);
+    pthread_create(&thread, NULL, walk, NULL);
+    while (!within) {
+        usleep(1000);
+    }
+    const int found = dlsym(self, "getpid") && !dlsym(self, "ncclNoSuchFunction");
+    pthread_mutex_unlock(&held);
+    pthread_join(thread, NULL);
+    return !found;
+}
+END
+if build_or_skip "a thread within dl_iterate_phdr" -o "$scratch/walker" "$scratch/walker.c" -lpthread; then
+    run_limited env LD_PRELOAD="$plugin" "$scratch/walker"
+    expect_right "dlsym does not wait for a thread within dl_iterate_phdr"
+fi
+
 # A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
 cat >"$scratch/hook.c" <<'END'
 #define _GNU_SOURCE

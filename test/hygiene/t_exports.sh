@@ -30,9 +30,9 @@ tap_empty "$(readelf -lW "$object" | grep 'GNU_STACK.*E ')" "the stack is not ex
 found=$(nm -D --defined-only "$object" | awk '$2 != "A" { sub("@.*", "", $3); print $3 }' | sort -u)
 thunks=$(sed -n '/define OH_NCCL_QUERIES/,/^$/d; s/^ *X(\([A-Za-z]*\),.*/nccl\1/p' "$abs_top_srcdir/src/comm/nccl.h")
 own=$(sed -n 's/^ONEHOP_API .*\<\(onehop[A-Z][A-Za-z]*\)(.*/\1/p' "$abs_top_srcdir/include/onehop/onehop.h")
-wanted=$(printf '%s\n' $thunks $(sed 's/^/p/' <<<"$thunks") $own dlsym dlvsym __libc_start_main ncclNetPlugin_v{6,11,12} ncclProfiler_v5 | sort)
+wanted=$(printf '%s\n' $thunks $(sed 's/^/p/' <<<"$thunks") $own dlsym dlvsym __libc_start_main onehop_loaded_objects ncclNetPlugin_v{6,11,12} ncclProfiler_v5 | sort)
 tap_empty "$(diff <(echo "$wanted") <(echo "$found"))" \
-    "it exports NCCL's functions of src/comm/nccl.h, which have thunks, by both names, its plugins, onehop.h's functions, dlsym, dlvsym, the program's start"
+    "it exports NCCL's functions of src/comm/nccl.h, which have thunks, by both names, its plugins, onehop.h's functions, dlsym, dlvsym, the program's start, and what it asks the loader by"
 
 undefined=$(nm -D --undefined-only "$object" | awk '{print $2}')
 foreign=$(grep -E '^(cuda|cu[A-Z]|p?nccl|nvml|hwloc|json_)' <<<"$undefined")
