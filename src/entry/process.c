@@ -9,12 +9,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 #include "entry/entry.h"
 #include "util/env.h"
 
 static atomic_bool forked;
 static bool disabled;
+static _Atomic pid_t owner; /* 0: not started */
 
 static void after_fork_in_child(void)
 {
@@ -31,6 +33,7 @@ static void start_once(void)
     /* /etc/ld.so.preload reaches set-user-ID programs, too. */
     disabled = oh_env_flag(OH_ENV_DISABLE, false) || getauxval(AT_SECURE);
     pthread_atfork(NULL, NULL, after_fork_in_child);
+    atomic_store_explicit(&owner, getpid(), memory_order_relaxed);
 }
 
 bool oh_entry_is_active(void)
@@ -41,6 +44,13 @@ bool oh_entry_is_active(void)
     }
     pthread_once(&once, start_once);
     return !disabled;
+}
+
+/* A child of clone or _Fork is no fork for pthread_atfork, and may end by exit, too. */
+static bool is_child(void)
+{
+    const pid_t started = atomic_load_explicit(&owner, memory_order_relaxed);
+    return oh_entry_is_forked() || (started != 0 && started != getpid());
 }
 
 static void end_hooks(void)
@@ -55,7 +65,7 @@ static void end_hooks(void)
 /* Destructors of other objects may still make calls, and end communicators. */
 static void print_last(void)
 {
-    if (!oh_entry_is_forked()) {
+    if (!is_child()) {
         oh_comms_report_differences();
         oh_comms_print_stats();
     }
@@ -68,7 +78,7 @@ __attribute__((constructor)) OH_EARLY static void set_last_action(void)
 
 __attribute__((destructor)) static void leave_at_exit(void)
 {
-    if (!oh_entry_is_forked()) {
+    if (!is_child()) {
         end_hooks();
         oh_initial_comm_end_process();
         if (!oh_hooks_acts_last()) {

@@ -8,9 +8,11 @@
 #include "test/e2e/sim_peer_failure.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,15 +39,22 @@ void app_end_exec(struct app *app)
     cf_die(app->worker, "exec: %s", strerror(errno));
 }
 
+/* A child of which nobody who has registered for forks knows. */
+static pid_t fork_unseen(void)
+{
+    return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+}
+
 /* One child ends in each way that runs, or does not run, what has been registered for the end. */
 static void fork_one(struct app *app, int way)
 {
     int status;
     fflush(stdout);
-    pid_t pid = fork();
+    pid_t pid = way % 4 == 3 ? fork_unseen() : fork();
     if (pid == 0) {
-        switch (way % 3) {
+        switch (way % 4) {
         case 0:
+        case 3:
             exit(0);
         case 1:
             _exit(0);
@@ -62,6 +71,7 @@ static void fork_one(struct app *app, int way)
 void app_end_fork(struct app *app)
 {
     fork_one(app, 0);
+    fork_one(app, 3);
     for (int round = 0; round < app_options.rounds; round++) {
         app_run(app->call);
         fork_one(app, round);
