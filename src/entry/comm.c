@@ -109,14 +109,14 @@ OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, nccl
         return nccl->CommSplit(comm, color, order, newcomm, config);
     }
     uint64_t sequence = oh_comm_id(parent)->splits++; /* the same on all ranks, those without a colour too */
-    if (color == NCCL_SPLIT_NOCOLOR || !newcomm) {
-        return OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
-    }
+    const bool makes_none = color == NCCL_SPLIT_NOCOLOR || !newcomm;
     struct oh_comm *created =
-        begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
+        makes_none
+            ? NULL
+            : begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
     ncclResult_t res = OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
     oh_comm_id(parent)->splits -= oh_nccl_is_rejected(res);
-    return end_creations(nccl, created, res);
+    return makes_none ? res : end_creations(nccl, created, res);
 }
 
 /* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */

@@ -243,6 +243,11 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
     int keys[CF_MAX_RANKS];
     *set_p = (struct cf_set){.whole = parent->whole, .expected = parent->expected};
     double start = cf_now();
+    if (cf_use(worker, 0) &&
+        parent->rank[0] == 0) { /* a call that NCCL rejects does not count, as on the other ranks */
+        cf_check(worker, nccl.CommSplit(parent->comm[0], color[0], key[0], NULL, NULL) == ncclInvalidArgument,
+                 "a split without a place for the result was not rejected");
+    }
     cf_calls_begin(worker, false);
     for (int m = 0; cf_use(worker, m); m++) {
         int mine = parent->rank[m];
