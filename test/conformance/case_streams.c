@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "test/common/others.h"
 #include "test/conformance/cases.h"
 
 static void run_on_default(struct cf_worker *worker, int stream)
@@ -56,13 +55,17 @@ static void hold_up(struct cf_worker *worker, int stream, useconds_t microsecond
 
 #define LOAD_MICROSECONDS 20000 /* before a load: what does not wait for it comes too early */
 
-/* One group whose calls are on all streams: it starts after the load on the first, and all streams wait for it. */
+/*
+ * One group whose calls are on all streams, each by onehop or by NCCL: it starts after the load on any stream, and all
+ * streams wait for it.
+ */
 void cf_case_stream_group(struct cf_worker *worker)
 {
     for (int last = 0; last < CF_STREAMS; last++) {
         struct cf_batch *batch = cf_some_calls(worker, &worker->world, 9);
-        hold_up(worker, 0, LOAD_MICROSECONDS);
-        cf_batch_load(batch, 0);
+        int first = last * 3 % CF_STREAMS; /* each stream once */
+        hold_up(worker, first, LOAD_MICROSECONDS);
+        cf_batch_load(batch, first);
         CF_NCCL(worker, GroupStart());
         for (int i = 0; i < batch->items; i++) {
             cf_batch_issue_one(batch, i, false, i % CF_STREAMS);
@@ -74,126 +77,82 @@ void cf_case_stream_group(struct cf_worker *worker)
 
 /* --- with calls that NCCL may serve ------------------------------------------------------------------------------- */
 
-#define RING (CF_SEND | CF_RECEIVE)
 #define ROUND_MICROSECONDS 4000 /* between rounds, in which onehop's set-up in the background goes on */
 
-/* Calls on a communicator made for them. */
-static void open_fresh(struct cf_worker *worker, enum cf_maker maker, struct cf_set *set_p, struct cf_others *others_p)
+/*
+ * Two broadcasts of the same data, the second one in place. Turns make other calls on their buffers: a broadcast fills
+ * the first result, and an allreduce takes that to the second one. All ranks have equal inputs then, so that a maximum
+ * is the input.
+ */
+static struct cf_batch *open_turns(struct cf_worker *worker, const struct cf_set *set)
 {
-    cf_set_create(worker, maker, set_p);
-    cf_others_open(worker, set_p, others_p);
-}
-
-static void close_fresh(struct cf_worker *worker, struct cf_set *set, struct cf_others *others)
-{
-    cf_others_close(others);
-    cf_set_end(worker, set);
-}
-
-/* Others in a group, and allreduces on the same stream: in the group before them, or after it. */
-void cf_case_group_mixed(struct cf_worker *worker)
-{
-    struct cf_others others;
-    cf_others_open(worker, &worker->world, &others);
-    for (int grouped = 0; grouped < 2; grouped++) {
-        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 9);
-        cf_batch_load(batch, 0);
-        cf_others_load(&others, 0);
-        CF_NCCL(worker, GroupStart());
-        if (grouped) {
-            cf_batch_issue(batch, CF_SINGLE, 0);
-        }
-        cf_others_issue(&others, CF_ALL_OTHERS, 0);
-        CF_NCCL(worker, GroupEnd());
-        if (!grouped) {
-            cf_batch_issue(batch, CF_SINGLE, 0);
-        }
-        cf_others_judge(&others, CF_ALL_OTHERS, 0);
-        cf_batch_finish(batch, 0);
+    struct cf_batch *batch = cf_batch_new(worker, set);
+    for (int i = 0; i < 2; i++) {
+        cf_batch_add(batch, &(struct cf_spec){.kind = ONEHOP_BROADCAST,
+                                              .type = ncclUint8,
+                                              .count = 4096,
+                                              .root = worker->nranks - 1,
+                                              .in_place = i == 1});
     }
-    cf_others_close(&others);
+    batch->replayed = true; /* other calls than those that are judged */
+    cf_batch_open(batch);
+    return batch;
+}
+
+/* New data. */
+static void load_turns(struct cf_batch *batch, int stream)
+{
+    batch->item[0].spec.key = batch->item[1].spec.key = batch->worker->serial + 1;
+    cf_batch_load(batch, stream);
 }
 
 /*
- * A group of an allreduce on one stream and another call on a second. As NCCL joins all streams of a group, both start
- * after what is loaded on either stream, and either stream waits for both.
+ * The call of one turn on each member, broadcasts on a stream of the caller's choice, allreduces on the first: each
+ * takes what the call before has left behind. Before turn 0, broadcasts are in place.
  */
-void cf_case_stream_group_mixed(struct cf_worker *worker)
+static void take_turn(const struct cf_batch *batch, int turn, int broadcasts)
 {
-    struct cf_others others;
-    cf_others_open(worker, &worker->world, &others);
-    for (int round = 0; round < 32; round++) {
-        static const unsigned calls[] = {CF_BROADCAST, RING, CF_ALL_GATHER, CF_BROADCAST | RING};
-        int outer = round / 4 % 2;
-        bool first = round / 8 % 2;
-        struct cf_batch *batch = cf_some_calls(worker, &worker->world, 1);
-        cf_batch_load(batch, outer);
-        cf_others_load(&others, outer);
-        CF_NCCL(worker, GroupStart());
-        if (first) {
-            cf_batch_issue_one(batch, 0, false, 0);
-        }
-        cf_others_issue(&others, calls[round % 4], 1);
-        if (!first) {
-            cf_batch_issue_one(batch, 0, false, 0);
-        }
-        CF_NCCL(worker, GroupEnd());
-        cf_others_judge(&others, calls[round % 4], outer);
-        cf_batch_finish(batch, outer);
-    }
-    cf_others_close(&others);
-}
-
-/*
- * The call of one turn on each member, broadcasts on a stream of the caller's choice, allreduces on the first: an odd
- * one reduces to the front what the broadcast before it has left behind. Before turn 0, broadcasts are in place.
- */
-static void take_turn(const struct cf_others *others, int turn, int broadcasts)
-{
-    struct cf_worker *worker = others->worker;
+    struct cf_worker *worker = batch->worker;
+    size_t count = batch->item[0].spec.count;
     cf_calls_begin(worker, false);
     for (int m = 0; cf_use(worker, m); m++) {
-        void *front = cf_others_input(others, m), *back = cf_others_result(others, CF_BROADCAST, m);
-        ncclComm_t comm = others->set->comm[m];
+        void *first = cf_batch_recv(batch, 0, m), *second = cf_batch_recv(batch, 1, m);
+        ncclComm_t comm = batch->set->comm[m];
         CUstream *stream = worker->member[m].stream;
         if (turn > 0 && turn % 2 == 1) {
-            CF_START(worker, AllReduce(back, front, CF_OTHER_BYTES, ncclUint8, ncclMax, comm, stream[0]));
+            CF_START(worker, AllReduce(first, second, count, ncclUint8, ncclMax, comm, stream[0]));
         } else {
-            CF_START(worker, Broadcast(front, turn < 0 ? front : back, CF_OTHER_BYTES, ncclUint8,
+            CF_START(worker, Broadcast(second, turn < 0 ? second : first, count, ncclUint8,
                                        turn <= 0 ? worker->nranks - 1 : 0, comm, stream[broadcasts]));
         }
     }
-    cf_calls_end(worker, false, others->set);
+    cf_calls_end(worker, false, batch->set);
 }
 
-static void take_turns(const struct cf_others *others, int first, int last)
+static void take_turns(const struct cf_batch *batch, int first, int last)
 {
     for (int turn = first; turn <= last; turn++) {
-        take_turn(others, turn, 1);
+        take_turn(batch, turn, 1);
     }
 }
 
-/*
- * Calls in turn that nothing else orders where they are on two streams: an allreduce takes what the broadcast before it
- * has written, and a broadcast what the allreduce has. All ranks have equal inputs, so that a maximum is the input.
- */
-static void round_robin(struct cf_others *others, int broadcasts)
+/* Calls in turn that nothing else orders where they are on two streams. */
+static void round_robin(struct cf_batch *batch, int broadcasts)
 {
-    cf_others_load(others, broadcasts);
+    load_turns(batch, broadcasts);
     for (int turn = 0; turn < 6; turn++) {
-        take_turn(others, turn, broadcasts);
+        take_turn(batch, turn, broadcasts);
     }
-    cf_others_judge(others, CF_BROADCAST, 0);
+    cf_batch_judge(batch, 0, true);
 }
 
 void cf_case_stream_mixed(struct cf_worker *worker)
 {
-    struct cf_others others;
-    cf_others_open(worker, &worker->world, &others);
+    struct cf_batch *batch = open_turns(worker, &worker->world);
     for (int round = 0; round < 6; round++) {
-        round_robin(&others, 1);
+        round_robin(batch, 1);
     }
-    cf_others_close(&others);
+    cf_batch_free(batch);
 }
 
 #define MANY_TURNS 200
@@ -203,12 +162,12 @@ void cf_case_stream_mixed(struct cf_worker *worker)
 void cf_case_stream_change(struct cf_worker *worker)
 {
     struct cf_set set;
-    struct cf_others others;
-    open_fresh(worker, CF_INIT_RANK, &set, &others);
-    cf_others_load(&others, 1);
-    take_turns(&others, 1 - MANY_TURNS, 3);
-    cf_others_judge(&others, CF_BROADCAST, 0);
-    close_fresh(worker, &set, &others);
+    cf_set_create(worker, CF_INIT_RANK, &set);
+    struct cf_batch *batch = open_turns(worker, &set);
+    load_turns(batch, 1);
+    take_turns(batch, 1 - MANY_TURNS, 3);
+    cf_batch_finish(batch, 0);
+    cf_set_end(worker, &set);
 }
 
 #define SLOW_MICROSECONDS 300000 /* a stream is held up; onehop's set-up in the background takes less */
@@ -218,26 +177,26 @@ void cf_case_stream_change(struct cf_worker *worker)
 void cf_case_stream_late(struct cf_worker *worker)
 {
     struct cf_set set;
-    struct cf_others others;
-    open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
-    cf_others_load(&others, 1);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    struct cf_batch *batch = open_turns(worker, &set);
+    load_turns(batch, 1);
     hold_up(worker, 1, SLOW_MICROSECONDS);
-    take_turn(&others, 0, 1);
+    take_turn(batch, 0, 1);
     usleep(SLOW_MICROSECONDS / 2);
-    take_turns(&others, 1, 5);
-    cf_others_judge(&others, CF_BROADCAST, 0);
-    close_fresh(worker, &set, &others);
+    take_turns(batch, 1, 5);
+    cf_batch_finish(batch, 0);
+    cf_set_end(worker, &set);
 }
 
 /* Turns in a graph, up to turn `last`, on two streams of one capture that only NCCL's order of calls puts one behind
  * the other. */
-static void capture_turns(const struct cf_others *others, int last, struct cf_graph *graph_p)
+static void capture_turns(const struct cf_batch *batch, int last, struct cf_graph *graph_p)
 {
-    struct cf_worker *worker = others->worker;
-    take_turn(others, 0, 1); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
+    struct cf_worker *worker = batch->worker;
+    take_turn(batch, 0, 1); /* NCCL makes the first broadcast of ranks as threads only uncaptured */
     cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, graph_p);
     cf_join(worker, 0, 1);
-    take_turns(others, 0, last);
+    take_turns(batch, 0, last);
     cf_join(worker, 1, 0);
     cf_capture_end(worker, graph_p);
     cf_graph_instantiate(worker, graph_p);
@@ -247,37 +206,35 @@ static void capture_turns(const struct cf_others *others, int last, struct cf_gr
 void cf_case_graph_mixed(struct cf_worker *worker)
 {
     struct cf_graph graph;
-    struct cf_others others;
-    cf_others_open(worker, &worker->world, &others);
-    capture_turns(&others, 5, &graph);
+    struct cf_batch *batch = open_turns(worker, &worker->world);
+    capture_turns(batch, 5, &graph);
     for (int round = 0; round < 5; round++) {
-        cf_others_load(&others, 0);
+        load_turns(batch, 0);
         cf_graph_launch(worker, &graph, 0);
-        cf_others_judge(&others, CF_BROADCAST, 0);
+        cf_batch_judge(batch, 0, true);
     }
     cf_sync(worker);
     cf_graph_destroy(worker, &graph);
-    cf_others_close(&others);
+    cf_batch_free(batch);
 }
 
 /* A graph of broadcasts alone on one stream, and allreduces on another, in turn. */
 void cf_case_graph_others(struct cf_worker *worker)
 {
     struct cf_graph graph;
-    struct cf_others others;
-    cf_others_open(worker, &worker->world, &others);
-    capture_turns(&others, 0, &graph);
+    struct cf_batch *batch = open_turns(worker, &worker->world);
+    capture_turns(batch, 0, &graph);
     for (int round = 0; round < 5; round++) {
-        cf_others_load(&others, 1);
+        load_turns(batch, 1);
         for (int turn = 1; turn < 6; turn += 2) {
             cf_graph_launch(worker, &graph, 1);
-            take_turn(&others, turn, 1);
+            take_turn(batch, turn, 1);
         }
-        cf_others_judge(&others, CF_BROADCAST, 0);
+        cf_batch_judge(batch, 0, true);
     }
     cf_sync(worker);
     cf_graph_destroy(worker, &graph);
-    cf_others_close(&others);
+    cf_batch_free(batch);
 }
 
 /* As stream-mixed of a non-blocking communicator, whose calls NCCL launches in the background, and onehop comes in
@@ -285,32 +242,32 @@ void cf_case_graph_others(struct cf_worker *worker)
 void cf_case_stream_nonblocking(struct cf_worker *worker)
 {
     struct cf_set set;
-    struct cf_others others;
-    open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    struct cf_batch *batch = open_turns(worker, &set);
     for (int round = 0; round < 40; round++) {
-        round_robin(&others, 1);
+        round_robin(batch, 1);
         usleep(round < 25 ? ROUND_MICROSECONDS : 0);
     }
-    close_fresh(worker, &set, &others);
+    cf_batch_free(batch);
+    cf_set_end(worker, &set);
 }
 
 /* An allreduce on one communicator and a broadcast on another, new one in a group, both on one stream. */
 static void group_of_two(struct cf_worker *worker, const struct cf_set *set)
 {
     struct cf_set fresh;
-    struct cf_others others;
-    open_fresh(worker, CF_INIT_NONBLOCKING, &fresh, &others);
-    struct cf_batch *batch = cf_some_calls(worker, set, 1);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &fresh);
+    struct cf_batch *batch = cf_some_calls(worker, set, 1), *broadcast = cf_some_calls_from(worker, &fresh, 4, 1);
     cf_batch_load(batch, 0);
-    cf_others_load(&others, 0);
+    cf_batch_load(broadcast, 0);
     cf_calls_begin(worker, true);
     cf_batch_issue_one(batch, 0, true, 0);
-    cf_others_issue(&others, CF_BROADCAST, 0);
+    cf_batch_issue_one(broadcast, 0, true, 0);
     cf_calls_end(worker, true, set);
     cf_set_ready(worker, &fresh);
     cf_batch_finish(batch, 0);
-    cf_others_judge(&others, CF_BROADCAST, 0);
-    close_fresh(worker, &fresh, &others);
+    cf_batch_finish(broadcast, 0);
+    cf_set_end(worker, &fresh);
 }
 
 /*
@@ -320,16 +277,17 @@ static void group_of_two(struct cf_worker *worker, const struct cf_set *set)
 void cf_case_stream_group_nonblocking(struct cf_worker *worker)
 {
     struct cf_set set;
-    struct cf_others others;
-    open_fresh(worker, CF_INIT_NONBLOCKING, &set, &others);
+    cf_set_create(worker, CF_INIT_NONBLOCKING, &set);
+    struct cf_batch *batch = open_turns(worker, &set);
     for (int round = 0; round < 25; round++) {
-        round_robin(&others, 0);
+        round_robin(batch, 0);
         usleep(ROUND_MICROSECONDS);
     }
+    cf_batch_free(batch);
     for (int round = 0; round < 10; round++) {
         group_of_two(worker, &set);
     }
-    close_fresh(worker, &set, &others);
+    cf_set_end(worker, &set);
 }
 
 /*

@@ -32,7 +32,6 @@
     X("group-empty", group_empty, CF_ALWAYS, "")                                                                       \
     X("group-5000", group_5000, CF_ALWAYS, "more calls than a launch queue holds")                                     \
     X("group-communicators", group_communicators, CF_ALWAYS, "three communicators in one group")                       \
-    X("group-mixed", group_mixed, CF_ALWAYS, "with other collectives, send and receive")                               \
     X("group-simulate", group_simulate, CF_ALWAYS, "ncclGroupSimulateEnd launches nothing")                            \
     X("group-error", group_error, CF_ALWAYS, "a bad call: nothing is launched")                                        \
     X("group-captured", group_captured, CF_ALWAYS, "of captured streams and others: nothing is launched")              \
@@ -50,7 +49,6 @@
     X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on all streams in turn")                 \
     X("stream-chain", stream_chain, CF_ALWAYS, "a result on one stream is the input on the next, by events")           \
     X("stream-group", stream_group, CF_ALWAYS, "one group over all streams")                                           \
-    X("stream-group-mixed", stream_group_mixed, CF_ALWAYS, "a group of an allreduce and others on two streams")        \
     X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
     X("stream-change", stream_change, CF_ALWAYS, "many broadcasts on one stream, then an allreduce on another")        \
     X("stream-late", stream_late, CF_ALWAYS, "a broadcast under way while a non-blocking communicator is set up")      \

@@ -31,7 +31,7 @@ ONEHOP_MAX_BYTES=64K conform "onehop, the cap and one element over" h200x4 "$plu
 CUDA_DEVICE_MAX_CONNECTIONS=1 conform "onehop, one hardware queue" h200x4 "$plugin" --ranks 2 \
     --cases stream,group,graph --expect-served
 ONEHOP_COLLECTIVES=allreduce conform "onehop serves allreduce, NCCL the others" h200x4 "$plugin" --ranks 2,3 \
-    --modes processes --cases stream,graph-mixed,graph-others,group-mixed
+    --modes processes --cases stream,graph-mixed,graph-others
 conform "onehop, processes" h200x4 "$plugin" --ranks 2,3,4 --modes processes --expect-served
 conform "onehop, threads" h200x4 "$plugin" --ranks 2,3 --modes threads --expect-served
 conform "onehop, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served
@@ -42,7 +42,7 @@ conform "onehop, eight ranks, all types" h200x8 "$plugin" --ranks 8 --modes proc
 # NCCL makes every call, too, in orders of its own: a right result that is reported fails its communicator.
 export ONEHOP_VERIFY=1 ONEHOP_VERIFY_FATAL=1 SIMNODE_NCCL_RING=1
 conform "verified, processes" h200x4 "$plugin" --ranks 3 --modes processes --expect-served \
-    --cases sum,prod,min,max,avg,premul-host,premul-device,moved,counts,stream-several,stream-group,group-mixed,graph-modes
+    --cases sum,prod,min,max,avg,premul-host,premul-device,moved,counts,stream-several,stream-group,graph-modes
 conform "verified, two ranks" h200x4 "$plugin" --ranks 2 --modes threads --expect-served \
     --cases sum,prod,min,max,avg,premul-host,moved,graph-replay,group-together
 conform "verified, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served \
@@ -51,7 +51,7 @@ unset ONEHOP_VERIFY ONEHOP_VERIFY_FATAL SIMNODE_NCCL_RING
 # Every allreduce in one order, and each row of batches up to the largest.
 export ONEHOP_INVARIANT=1
 conform "invariant, processes" h200x4 "$plugin" --ranks 3 --modes processes --expect-served \
-    --cases sum,counts,alignment,group,group-mixed,comm-makers,comm-split,stream-group,graph-mixed
+    --cases sum,counts,alignment,group,comm-makers,comm-split,stream-group,graph-mixed
 conform "invariant, one thread with groups" h200x4 "$plugin" --ranks 2 --modes group --expect-served \
     --cases sum,counts,group,group-nested,group-together
 SIMNODE_NCCL_VERSION=22902 conform "invariant, communicators that grow" h200x4 "$plugin" --ranks 4 \

@@ -51,7 +51,7 @@ expect_served "60 calls, some of which go together" oneshot \
 
 # By onehop, by NCCL, and in part by each.
 for mode in processes group; do
-    for name in group-simulate group-error group-mixed group-captured arguments; do
+    for name in group-simulate group-error group-captured arguments; do
         expect_counts "$name, $mode" served=1+ -- run_cases --ranks 2 --modes $mode --cases $name
         ONEHOP_MAX_BYTES=1 expect_counts "$name, $mode, calls for NCCL" served=0 \
             -- run_cases --ranks 2 --modes $mode --cases $name
