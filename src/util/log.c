@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * log.c - the log, and files that the user names
+ * log.c - the log, texts, and files that the user names
  *
  * Does: Writes a line in one write, at the level of ONEHOP_DEBUG, to where ONEHOP_DEBUG_FILE says. Opens files by
  *    patterns.
@@ -106,6 +106,23 @@ void oh_log_write(struct oh_log_site *site, const char *tag, const char *format,
     }
     line[length] = '\n';
     oh_log_raw(line, length + 1);
+}
+
+void oh_text_append(char *text, size_t size, const char *format, ...)
+{
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text + used, size - used, format, args);
+    va_end(args);
+}
+
+void oh_text_clean(char *text, size_t size)
+{
+    text[size - 1] = '\0';
+    for (; *text; text++) {
+        *text = *text >= ' ' && *text <= '~' ? *text : '?';
+    }
 }
 
 /* --- files that the user names ------------------------------------------------------------------------------------ */

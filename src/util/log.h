@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * log.h - messages to the user, and files that the user names
+ * log.h - messages to the user, their texts, and files that the user names
  *
  * Does: Writes lines to stderr, or to the file that ONEHOP_DEBUG_FILE names, up to the level ONEHOP_DEBUG (NONE, WARN,
  *    INFO, TRACE; WARN when unset). One write(2) a line, so that lines of several ranks do not mix. Keeps errno.
@@ -54,6 +54,14 @@ void oh_log_write(struct oh_log_site *site, const char *tag, const char *format,
 
 /* Writes a line whatever the level: the user has asked for it with ONEHOP_STATS. */
 #define oh_log_stats(...) oh_log_write(NULL, "stats:", __VA_ARGS__)
+
+/* --- texts -------------------------------------------------------------------------------------------------------- */
+
+/* Appends to a text of `size` bytes, as far as there is room. */
+void oh_text_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Makes bytes from elsewhere one line of printable ASCII that ends within size. */
+void oh_text_clean(char *text, size_t size);
 
 /* --- files that the user names ------------------------------------------------------------------------------------ */
 

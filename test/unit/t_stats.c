@@ -10,6 +10,7 @@
 #include "test/unit/default_table.h"
 #include "test/tap.h"
 #include "tools/shared/stats_summary.h"
+#include "util/log.h"
 
 static void expect_reason(struct oh_comm *comm, ncclDataType_t type, ncclRedOp_t op, enum oh_fallback wanted,
                           const char *what)
@@ -108,7 +109,7 @@ int main(void)
            "as JSON: %zu", length);
     test_summary(line);
     char dirty[] = "a\033[2Jb\xff\n";
-    oh_stats_clean(dirty, sizeof dirty);
+    oh_text_clean(dirty, sizeof dirty);
     tap_ok(strcmp(dirty, "a?[2Jb??") == 0, "text from elsewhere is made printable: %s", dirty);
     tap_ok(oh_fallback_text(-1) == NULL && oh_fallback_text(OH_FALLBACK_COUNT) == NULL && oh_fallback_text(0) != NULL,
            "words for reasons");

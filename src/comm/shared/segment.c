@@ -217,5 +217,5 @@ void oh_segment_reason(const struct oh_segment *segment, char *reason_p)
         oh_segment_pause(0);
     }
     memcpy(reason_p, shared->reason, OH_REASON_BYTES);
-    oh_stats_clean(reason_p, OH_REASON_BYTES); /* peers may write there at any time */
+    oh_text_clean(reason_p, OH_REASON_BYTES); /* peers may write there at any time */
 }

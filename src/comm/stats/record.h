@@ -131,9 +131,6 @@ const char *oh_state_key(uint64_t state);
 size_t oh_stats_text(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
 size_t oh_stats_json(const struct oh_stats_record *record, char line_p[OH_STATS_LINE]);
 
-/* Makes bytes from elsewhere one line of printable ASCII that ends within size. */
-void oh_stats_clean(char *text, size_t size);
-
 /* --- live.c: what a process shows of its communicators while they live -------------------------------------------- */
 
 /*

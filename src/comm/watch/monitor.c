@@ -12,7 +12,6 @@
 #include "comm/watch/watch.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +33,7 @@
 #define GRACE_NS (40 * MS)
 #define LAPSE_NS (500 * MS) /* between two checks: the process was stopped. Longer than any tick */
 #define LINE 2560
+#define APPEND(line_, ...) oh_text_append((line_), LINE, __VA_ARGS__)
 #define NEVER UINT64_MAX
 
 static void work(struct oh_bgthread *unused);
@@ -86,15 +86,6 @@ static uint32_t count_missing(const struct oh_comm *comm)
 
 /* --- messages ----------------------------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 2, 3))) static void append(char *line, const char *format, ...)
-{
-    size_t used = strlen(line);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line + used, LINE - used, format, args);
-    va_end(args);
-}
-
 static const char *name_of(ncclResult_t error)
 {
     return error == ncclInvalidUsage    ? "ncclInvalidUsage"
@@ -106,7 +97,7 @@ static void append_rank(const struct oh_comm *comm, uint32_t rank, char *line)
 {
     char text[OH_RANK_TEXT];
     oh_rank_text(comm, rank, text);
-    append(line, "%s%s", text, process_has_ended(comm, rank) ? ", whose process has ended" : "");
+    APPEND(line, "%s%s", text, process_has_ended(comm, rank) ? ", whose process has ended" : "");
 }
 
 static void append_missing(const struct oh_comm *comm, char *line)
@@ -114,12 +105,12 @@ static void append_missing(const struct oh_comm *comm, char *line)
     const char *between = "";
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (is_missing(comm, r)) {
-            append(line, "%s", between);
+            APPEND(line, "%s", between);
             append_rank(comm, r, line);
             between = ", ";
         }
     }
-    append(line, "%s", *between ? "" : "nobody: all ranks wait in it");
+    APPEND(line, "%s", *between ? "" : "nobody: all ranks wait in it");
 }
 
 /* Ranks with equal call numbers and different calls wait for each other. */
@@ -135,9 +126,9 @@ static void append_differences(const struct oh_comm *comm, char *line)
         if (oh_read_last_call(&progress[r], &theirs) && theirs.number == mine.number &&
             (theirs.signature != mine.signature || theirs.count != mine.count)) {
             oh_signature_format(theirs.signature, theirs.count, text);
-            append(line, "; the calls differ: call %" PRIu64 " is %s on rank %u", mine.number, text, r);
+            APPEND(line, "; the calls differ: call %" PRIu64 " is %s on rank %u", mine.number, text, r);
             oh_signature_format(mine.signature, mine.count, text);
-            append(line, " and %s on rank %u", text, comm->id.rank);
+            APPEND(line, " and %s on rank %u", text, comm->id.rank);
             return;
         }
     }
@@ -150,7 +141,7 @@ static void describe_wait(const struct oh_comm *comm, uint64_t waited_ns, char *
     char what[OH_SIGNATURE_TEXT];
     oh_signature_format(__atomic_load_n(&control->signature, __ATOMIC_RELAXED),
                         __atomic_load_n(&control->report_count, __ATOMIC_RELAXED), what);
-    append(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, %s, for ", OH_COMM_VALUES(comm),
+    APPEND(line, "comm %p rank %u of %u: waits for %" PRIu64 " s in call %u, %s, for ", OH_COMM_VALUES(comm),
            waited_ns / (1000 * MS), __atomic_load_n(&control->call_number, __ATOMIC_RELAXED), what);
     append_missing(comm, line);
     append_differences(comm, line);
@@ -181,9 +172,9 @@ static uint64_t check_wait(struct oh_comm *comm, uint64_t now)
 static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
 {
     if (oh_comm_fail(comm, ncclRemoteError, rank)) {
-        append(line, "comm %p rank %u of %u: a call waits, after the departure of ", OH_COMM_VALUES(comm));
+        APPEND(line, "comm %p rank %u of %u: a call waits, after the departure of ", OH_COMM_VALUES(comm));
         append_rank(comm, rank, line);
-        append(line, "%s",
+        APPEND(line, "%s",
                atomic_load(&comm->health.destroyed)
                    ? ": the communicator is destroyed, its stream waits until the process ends"
                    : ": calls now return ncclRemoteError, the stream waits for ncclCommAbort");
@@ -242,13 +233,13 @@ static void check_shared_failure(struct oh_comm *comm, char *line)
 {
     struct oh_failure failure = oh_failure_read(comm);
     if (failure.error != ncclSuccess && oh_comm_fail(comm, failure.error, failure.departed_rank)) {
-        append(line, "comm %p rank %u of %u: rank %u failed the communicator", OH_COMM_VALUES(comm),
+        APPEND(line, "comm %p rank %u of %u: rank %u failed the communicator", OH_COMM_VALUES(comm),
                failure.detected_by);
         if (failure.departed_rank < OH_MAX_RANKS) {
-            append(line, ", without ");
+            APPEND(line, ", without ");
             append_rank(comm, failure.departed_rank, line);
         }
-        append(line, ": calls now return %s", name_of(failure.error));
+        APPEND(line, ": calls now return %s", name_of(failure.error));
     }
 }
 
@@ -259,7 +250,7 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
         ncclResult_t error = count_missing(comm) > 0 ? ncclRemoteError : ncclInternalError;
         if (oh_comm_fail(comm, error, OH_MAX_RANKS)) {
             describe_wait(comm, waited_ns, line);
-            append(line, ": ONEHOP_TIMEOUT_SECONDS is over, calls now return %s", name_of(error));
+            APPEND(line, ": ONEHOP_TIMEOUT_SECONDS is over, calls now return %s", name_of(error));
         }
     } else if (stall_ns > 0 && waited_ns >= stall_ns &&
                /* the ranks that wait share one report */
@@ -279,7 +270,7 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
     if (check_wait(comm, now) > 0 && now - watch->failed_ns >= trap_ns) {
         watch->trapped = true;
         oh_kernels_trap(comm);
-        append(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
+        APPEND(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
                OH_COMM_VALUES(comm));
     }
     return TICK_NS;

@@ -56,14 +56,14 @@ void oh_doctor_add(struct oh_doctor_report *report, const char *name, enum oh_an
     va_start(args, format);
     vsnprintf(finding->text, sizeof finding->text, format, args);
     va_end(args);
-    oh_stats_clean(finding->text, sizeof finding->text); /* paths and variables are another process's choice */
+    oh_text_clean(finding->text, sizeof finding->text); /* paths and variables are another process's choice */
 }
 
 static void decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason)
 {
     report->answer = answer;
     snprintf(report->reason, sizeof report->reason, "%s", reason);
-    oh_stats_clean(report->reason, sizeof report->reason);
+    oh_text_clean(report->reason, sizeof report->reason);
 }
 
 void oh_doctor_judge(struct oh_doctor_report *report, const char *yes)

@@ -302,11 +302,11 @@ static void name_servers(struct oh_perf_thread *thread, const onehop_comm_info_t
     thread->onehop_info(thread->comm, &now, sizeof now);
     for (int i = 0; i < ONEHOP_ALGORITHM_COUNT; i++) {
         if (now.calls_by_algorithm[i] != before->calls_by_algorithm[i]) {
-            oh_tool_append(text_p, size, "%s%s", text_p[0] ? "+" : "", thread->algorithm_name(i));
+            oh_text_append(text_p, size, "%s%s", text_p[0] ? "+" : "", thread->algorithm_name(i));
         }
     }
     if (!text_p[0] || now.fallback_calls != before->fallback_calls) {
-        oh_tool_append(text_p, size, "%snccl", text_p[0] ? "+" : "");
+        oh_text_append(text_p, size, "%snccl", text_p[0] ? "+" : "");
     }
 }
 

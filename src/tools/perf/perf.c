@@ -62,7 +62,7 @@ static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_ro
 /* --- the description of the run --------------------------------------------------------------------------------- */
 
 /* Appends to a text of the run. */
-#define DESCRIBE(run_, which_, ...) oh_tool_append((run_)->text[which_], sizeof *(run_)->text, __VA_ARGS__)
+#define DESCRIBE(run_, which_, ...) oh_text_append((run_)->text[which_], sizeof *(run_)->text, __VA_ARGS__)
 
 static void describe_settings(const struct oh_perf_options *options, struct oh_perf_run *run)
 {

@@ -282,7 +282,7 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
     while (!what && stream && fgets(line, sizeof line, stream)) {
         number++;
         line[strcspn(line, "\r\n")] = '\0';
-        oh_tool_make_printable(line);
+        oh_text_clean(line, sizeof line);
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
         } else if (head) {

@@ -46,7 +46,7 @@ static void open_device(struct oh_perf_thread *thread)
     }
     OH_PERF_CU(thread, device_get(&thread->device, thread->rank));
     OH_PERF_CU(thread, device_get_name(self->name, sizeof self->name, thread->device));
-    oh_tool_make_printable(self->name);
+    oh_text_clean(self->name, sizeof self->name);
     OH_PERF_CU(thread, device_get_pci_bus_id(self->bus_id, sizeof self->bus_id, thread->device));
     OH_PERF_CU(thread, primary_ctx_retain(&thread->context, thread->device));
     OH_PERF_CU(thread, ctx_set_current(thread->context));

@@ -79,7 +79,7 @@ static bool read_entries(int fd, uint32_t top, struct oh_live_view *view)
             struct oh_stats_record *record = &view->entry[view->entries++];
             *record = entry.facts;
             record->pid = (uint64_t)view->pid;
-            oh_stats_clean(record->reason, sizeof record->reason);
+            oh_text_clean(record->reason, sizeof record->reason);
             oh_stats_copy(&entry.counters, record);
         }
     }
@@ -141,7 +141,7 @@ void oh_live_read_command(pid_t pid, char *command_p, size_t size)
 {
     read_proc(pid, "comm", command_p, size);
     command_p[strcspn(command_p, "\n")] = '\0';
-    oh_stats_clean(command_p, size);
+    oh_text_clean(command_p, size);
 }
 
 /* What the process itself takes for its id: the last number of NSpid, which is another one in a container. */

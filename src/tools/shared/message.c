@@ -62,22 +62,6 @@ void oh_tool_error(const char *format, ...)
     fprintf(stderr, "\n");
 }
 
-void oh_tool_make_printable(char *text)
-{
-    for (; *text; text++) {
-        *text = *text >= ' ' && *text <= '~' ? *text : '?';
-    }
-}
-
-void oh_tool_append(char *text, size_t size, const char *format, ...)
-{
-    const size_t used = strlen(text);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text + used, size - used, format, args);
-    va_end(args);
-}
-
 void oh_tool_put_escaped(const char *text, FILE *stream)
 {
     for (; *text; text++) {

@@ -56,7 +56,7 @@ static int take_word(const char *name, const char *text, const char *word, const
     char all[256] = "";
     int found = oh_find_word(word, words->word, words->words);
     for (int i = 0; i < words->words && found < 0; i++) {
-        oh_tool_append(all, sizeof all, "%s%s", i ? ", " : "", words->word[i]);
+        oh_text_append(all, sizeof all, "%s%s", i ? ", " : "", words->word[i]);
     }
     if (found < 0) {
         OH_TOOL_REFUSE("--%s %s: '%s' is unknown; expected %s", name, text, word, all);

@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "util/log.h"
+
 enum {
     OH_EXIT_OK = 0,
     OH_EXIT_FAILED = 1,       /* it did not go as asked, or the answer is no */
@@ -44,12 +46,6 @@ void oh_tool_error(const char *format, ...) __attribute__((format(printf, 1, 2))
 #define OH_TOOL_FAIL(...) (oh_tool_error(__VA_ARGS__), exit(oh_tool_failure))
 #define OH_TOOL_REFUSE(...) (oh_tool_error(__VA_ARGS__), exit(OH_EXIT_USAGE))
 extern int oh_tool_failure; /* the exit status where the subcommand fails */
-
-/* Replaces all but printable ASCII, which a terminal and JSON take, by '?'. */
-void oh_tool_make_printable(char *text);
-
-/* Appends to a text, as far as there is room. */
-void oh_tool_append(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Writes text as it stands within the quotes of JSON, of dot or of OpenMetrics. */
 void oh_tool_put_escaped(const char *text, FILE *stream);

@@ -98,7 +98,7 @@ static void select_group(const struct oh_node *node, struct oh_verdict *verdict)
             return;
         }
         if (gpu == verdict->group[member]) {
-            oh_tool_append(verdict->select, sizeof verdict->select, "%s%s", member ? "," : "", word);
+            oh_text_append(verdict->select, sizeof verdict->select, "%s%s", member ? "," : "", word);
             member++;
         }
     }

@@ -145,7 +145,7 @@ static void gather_variables(struct oh_node *node)
         const char *value = strncmp(name, "NCCL_", 5) == 0 ? oh_nccl_variable(name) : getenv(name);
         node->variable[v].set = value != NULL;
         snprintf(node->variable[v].value, sizeof node->variable[v].value, "%s", value ? value : "");
-        oh_tool_make_printable(node->variable[v].value);
+        oh_text_clean(node->variable[v].value, sizeof node->variable[v].value);
     }
 }
 
@@ -164,11 +164,11 @@ static void explain_none(struct oh_node *node, const char *why)
 {
     snprintf(node->problem, sizeof node->problem, "%s", why);
     if (node->hidden > 0 && node->variable[OH_NODE_VISIBLE_DEVICES].set) {
-        oh_tool_append(node->problem, sizeof node->problem,
+        oh_text_append(node->problem, sizeof node->problem,
                        "; NVML sees %d GPU%s that CUDA_VISIBLE_DEVICES=%.60s hides", node->hidden,
                        node->hidden == 1 ? "" : "s", node->variable[OH_NODE_VISIBLE_DEVICES].value);
     } else if (node->hidden > 0) {
-        oh_tool_append(node->problem, sizeof node->problem, ", though NVML sees %d", node->hidden);
+        oh_text_append(node->problem, sizeof node->problem, ", though NVML sees %d", node->hidden);
     }
 }
 
@@ -182,7 +182,7 @@ static void gather_versions(struct oh_node *node)
     if (!nvml || !nvml->driver_version || nvml->driver_version(node->driver, sizeof node->driver) != OH_NVML_SUCCESS) {
         node->driver[0] = '\0';
     }
-    oh_tool_make_printable(node->driver);
+    oh_text_clean(node->driver, sizeof node->driver);
 }
 
 void oh_node_gather(struct oh_node *node_p)
@@ -203,7 +203,7 @@ void oh_node_gather(struct oh_node *node_p)
     gather_hidden(&node);
     for (int i = 0; i < node.visible + node.hidden; i++) {
         gather_nvlinks(&node, i);
-        oh_tool_make_printable(node.gpu[i].topo.name);
+        oh_text_clean(node.gpu[i].topo.name, sizeof node.gpu[i].topo.name);
     }
     if (node.visible == 0) {
         explain_none(&node, why);

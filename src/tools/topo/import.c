@@ -30,7 +30,7 @@ static void attribute(const char *tag, const char *name, char *value_p, size_t s
     const char *at = strstr(text, key);
     at = at ? at + strlen(key) : "";
     snprintf(value_p, size, "%.*s", (int)strcspn(at, "\""), at);
-    oh_tool_make_printable(value_p);
+    oh_text_clean(value_p, size);
 }
 
 static int number(const char *tag, const char *name, int least, int most, int unset)

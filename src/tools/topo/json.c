@@ -349,7 +349,7 @@ bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why
     good = good && read_node(&reader, root);
     json_decref(root);
     if (!good) {
-        oh_tool_make_printable(why_p); /* jansson quotes the file */
+        oh_text_clean(why_p, why_size); /* jansson quotes the file */
         oh_node_free(&reader.node);
         return false;
     }

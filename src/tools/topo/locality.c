@@ -141,7 +141,7 @@ static void list_gpus(hwloc_topology_t topology, struct oh_node *node)
             snprintf(gpu->topo.bus_id, sizeof gpu->topo.bus_id, "%04x:%02x:%02x.%x", (unsigned)pci->domain,
                      (unsigned)pci->bus, (unsigned)pci->dev, (unsigned)pci->func);
             snprintf(gpu->topo.name, sizeof gpu->topo.name, "%.95s", device->name ? device->name : "NVIDIA GPU");
-            oh_tool_make_printable(gpu->topo.name);
+            oh_text_clean(gpu->topo.name, sizeof gpu->topo.name);
         }
     }
     oh_node_make_pairs(node);

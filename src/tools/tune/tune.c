@@ -78,7 +78,7 @@ static void describe_times(const struct oh_tune_point *point, char comment_p[OH_
     for (int mode = 0; mode < OH_PERF_MODES; mode++) {
         const struct oh_tune_weight weight = oh_tune_weigh(point, best, mode);
         if (weight.us > 0) {
-            oh_tool_append(comment_p, OH_TUNING_COMMENT, "%s%s %.2f us, stock %.2f", comment_p[0] ? "; " : "",
+            oh_text_append(comment_p, OH_TUNING_COMMENT, "%s%s %.2f us, stock %.2f", comment_p[0] ? "; " : "",
                            oh_perf_mode_names[mode], weight.us, weight.stock_us);
         }
     }
