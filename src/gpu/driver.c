@@ -79,3 +79,23 @@ CUresult oh_driver_check(CUresult result, const char *function, int line, const 
     }
     return result;
 }
+
+CUresult oh_driver_launch(CUfunction function, unsigned blocks, unsigned threads, CUstream stream, bool is_programmatic,
+                          const void *args)
+{
+    CUlaunchAttribute attribute = {
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value.programmaticStreamSerializationAllowed = 1,
+    };
+    const CUlaunchConfig config = {.gridDimX = blocks,
+                                   .gridDimY = 1,
+                                   .gridDimZ = 1,
+                                   .blockDimX = threads,
+                                   .blockDimY = 1,
+                                   .blockDimZ = 1,
+                                   .hStream = stream,
+                                   .attrs = &attribute,
+                                   .numAttrs = is_programmatic ? 1 : 0};
+    void *parameters[] = {(void *)args};
+    return oh_driver.launch_kernel_ex(&config, function, parameters, NULL);
+}

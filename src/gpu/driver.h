@@ -12,6 +12,7 @@
 
 #include <cuda.h>
 #include <nccl.h>
+#include <stdbool.h>
 
 #include "util/scope.h"
 
@@ -149,16 +150,14 @@ CUresult oh_driver_check(CUresult result, const char *function, int line, const 
 #define OH_CU(call_) oh_driver_check(oh_driver.call_, __func__, __LINE__, #call_)
 #define OH_CU_TRY(call_) OH_TRY(OH_CU(call_))
 
-/* A launch of blocks in one dimension, without attributes. */
-static inline CUlaunchConfig oh_launch_config(unsigned blocks, unsigned threads, CUstream stream)
-{
-    return (CUlaunchConfig){.gridDimX = blocks,
-                            .gridDimY = 1,
-                            .gridDimZ = 1,
-                            .blockDimX = threads,
-                            .blockDimY = 1,
-                            .blockDimZ = 1,
-                            .hStream = stream};
-}
+/* The least target of nvcc whose code knows programmatic launch: griddepcontrol is of compute_90. */
+#define OH_PROGRAMMATIC_CODE 90
+
+/*
+ * Launches blocks in one dimension, with one parameter. is_programmatic: with programmatic stream serialization, which
+ * device and code must know. Returns the driver's result.
+ */
+CUresult oh_driver_launch(CUfunction function, unsigned blocks, unsigned threads, CUstream stream, bool is_programmatic,
+                          const void *args);
 
 #endif

@@ -46,9 +46,6 @@ static enum onehop_collective collective_of(int image)
                                           : (enum onehop_collective)(image - ONEHOP_ALGORITHM_COUNT + 1);
 }
 
-/* What the code must have been compiled for to know programmatic launch: griddepcontrol is of compute_90. */
-#define PROGRAMMATIC_CODE 90
-
 /* Grids of the kernels that compare: they run between calls, and are not to delay what the program has beside them. */
 #define VERIFY_BLOCKS 32u
 
@@ -111,7 +108,7 @@ static CUresult load_function(int image, int f, uint32_t nranks, struct oh_kerne
     }
     name_function(image, f, nranks, name, sizeof name);
     OH_TRY(get_function(libraries[image], name, &set->function[image][f], &code));
-    set->programmatic &= code >= PROGRAMMATIC_CODE;
+    set->programmatic &= code >= OH_PROGRAMMATIC_CODE;
     return CUDA_SUCCESS;
 }
 
@@ -185,16 +182,10 @@ bool oh_kernel_is_ours(CUfunction function)
     return entry != NULL;
 }
 
-static CUresult launch_function(const struct oh_launch *launch, CUfunction function, void *args)
+static CUresult launch_function(const struct oh_launch *launch, CUfunction function, const void *args)
 {
-    CUlaunchAttribute attribute = {
-        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        .value.programmaticStreamSerializationAllowed = 1,
-    };
-    CUlaunchConfig config = oh_launch_config(launch->plan->blocks, launch->plan->threads, launch->stream);
-    config.attrs = &attribute;
-    config.numAttrs = launch->set->programmatic && !launch->serial ? 1 : 0;
-    return oh_driver.launch_kernel_ex(&config, function, &args, NULL);
+    return oh_driver_launch(function, launch->plan->blocks, launch->plan->threads, launch->stream,
+                            launch->set->programmatic && !launch->serial, args);
 }
 
 CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_list_args *args)
@@ -212,7 +203,7 @@ CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel
     const int image = image_of(launch->plan), type = oh_type_kernel(launch->type);
     if (!images[image].reduces || (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES)) {
         return launch_function(
-            launch, launch->set->function[image][OH_KERNEL_TYPES + (images[image].reduces ? type : 0)], (void *)args);
+            launch, launch->set->function[image][OH_KERNEL_TYPES + (images[image].reduces ? type : 0)], args);
     }
     struct oh_kernel_list_args list; /* items that are not in use may hold anything */
     list.base = *args;
@@ -234,10 +225,8 @@ CUresult oh_kernel_launch_verify(CUfunction function, const struct oh_verify_arg
                                  CUstream stream)
 {
     const uint64_t blocks = (elements + OH_VERIFY_THREADS - 1) / OH_VERIFY_THREADS;
-    const CUlaunchConfig config =
-        oh_launch_config(blocks < VERIFY_BLOCKS ? (unsigned)blocks : VERIFY_BLOCKS, OH_VERIFY_THREADS, stream);
-    void *parameters[] = {(void *)args};
-    return oh_driver.launch_kernel_ex(&config, function, parameters, NULL);
+    return oh_driver_launch(function, blocks < VERIFY_BLOCKS ? (unsigned)blocks : VERIFY_BLOCKS, OH_VERIFY_THREADS,
+                            stream, false, args);
 }
 
 /* As cuda.h of CUDA 12.4 has CUdevResource and CU_DEV_RESOURCE_TYPE_SM: cuda.h of 12.0 lacks both. */

@@ -234,14 +234,8 @@ static CUfunction program;
 
 static CUgraphNode launch_program(bool programmatic)
 {
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                   .value.programmaticStreamSerializationAllowed = 1};
-    CUlaunchConfig config = oh_launch_config(4, 64, stream);
-    config.attrs = &attribute;
-    config.numAttrs = programmatic ? 1 : 0;
     const struct oh_kernel_args args = {.count = 0};
-    void *parameter = (void *)&args;
-    CU(launch_kernel_ex(&config, program, &parameter, NULL));
+    must(oh_driver_launch(program, 4, 64, stream, programmatic, &args), "launch");
     return newest();
 }
 

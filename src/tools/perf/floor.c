@@ -45,8 +45,8 @@ static void issue(struct oh_perf_thread *thread, const struct oh_perf_workload *
     const struct floor *floor = workload->floor;
     const int kind = workload->kind;
     oh_perf_check(thread, "launch",
-                  oh_tool_kernel_launch(&floor->kernel[kind], kernels[kind].blocks, kernels[kind].threads,
-                                        thread->stream, &floor->args));
+                  oh_driver_launch(floor->kernel[kind].function, kernels[kind].blocks, kernels[kind].threads,
+                                   thread->stream, floor->kernel[kind].programmatic, &floor->args));
 }
 
 /* Allocates this rank's memory and publishes it. */
@@ -98,7 +98,7 @@ static double measure(struct oh_perf_thread *thread, const struct floor *floor, 
         .issue = issue,
         .iterations = kind == WRITE && iters > WRITE_ITERS ? WRITE_ITERS : iters,
         .aggregate = 1,
-        .program = kind != WRITE && thread->program.function,
+        .program = kind != WRITE && thread->program,
         .bytes = thread->options->min_bytes,
         .floor = floor,
         .kind = kind,

@@ -331,7 +331,7 @@ static void time_row(struct oh_perf_thread *thread, const struct oh_perf_row *ro
     OH_PERF_EACH_SIDE(options, side)
     {
         workload[side] = make_workload(row, side, options->iters, options->aggregate);
-        workload[side].program = thread->program.function != NULL;
+        workload[side].program = thread->program != NULL;
         workload[side].in_place = options->pattern == OH_PERF_CHAIN;
         workload[side].moves = options->pattern == OH_PERF_FREE;
         OH_PERF_CU(thread, memset_d8_async(thread->send[side], 0, row->bytes, thread->stream));
@@ -356,7 +356,7 @@ static void add_up(struct oh_perf_thread *thread, const onehop_comm_info_t *befo
             cell->wrong += thread->shared->wrong[side][rank];
         }
     }
-    if (thread->program.function) {
+    if (thread->program) {
         oh_perf_summarise(thread, OH_PERF_BARE, &row->program_us, &p99);
     }
     if (options->side[OH_PERF_ONEHOP]) {

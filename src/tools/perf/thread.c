@@ -232,8 +232,7 @@ struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const 
 static void open_program(struct oh_perf_thread *thread)
 {
     if (thread->options->pattern == OH_PERF_LAYER) {
-        thread->program = oh_perf_kernel(thread, "oh_program_copy");
-        thread->program.programmatic = false; /* as most programs launch theirs */
+        thread->program = oh_perf_kernel(thread, "oh_program_copy").function;
     }
 }
 
@@ -249,8 +248,9 @@ void oh_perf_run_program(struct oh_perf_thread *thread, const struct oh_perf_wor
         .count = workload->bytes,
     };
     oh_perf_check(thread, "launch",
-                  oh_tool_kernel_launch(&thread->program, most ? OH_FLOOR_BLOCKS : (unsigned)blocks,
-                                        most ? 2 * BLOCK_THREADS : BLOCK_THREADS, thread->stream, &args));
+                  oh_driver_launch(thread->program, most ? OH_FLOOR_BLOCKS : (unsigned)blocks,
+                                   most ? 2 * BLOCK_THREADS : BLOCK_THREADS, thread->stream, false,
+                                   &args)); /* as most programs launch theirs */
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------- */

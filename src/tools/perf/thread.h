@@ -36,7 +36,7 @@ struct oh_perf_thread {
     CUdeviceptr send[OH_PERF_SIDES]; /* windows have their own, the other sides share theirs */
     CUdeviceptr recv[OH_PERF_SIDES]; /* OH_PERF_GUARD bytes longer */
     void *window[2];                 /* handles of ncclCommWindowRegister */
-    struct oh_tool_kernel program;   /* between the calls; function is NULL: none */
+    CUfunction program;              /* between the calls; NULL: none */
 
     __typeof__(ncclGetVersion) *get_version;
     __typeof__(ncclGetUniqueId) *get_unique_id;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * shared/kernel.c - loads and launches the kernels of kernels/floor.cu
+ * shared/kernel.c - loads the kernels of kernels/floor.cu
  *
  * Threads: any; `mutex` guards the image.
  * Owns: the image, until the end of the process.
@@ -10,8 +10,6 @@
 #include <pthread.h>
 
 #include "util/scope.h"
-
-#define PROGRAMMATIC_CODE 90 /* as in src/gpu/kernels.c */
 
 extern const unsigned char oh_image_floor[];
 
@@ -31,20 +29,6 @@ CUresult oh_tool_kernel_load(CUdevice device, const char *name, struct oh_tool_k
     OH_CU_TRY(kernel_get_function(&function, kernel));
     OH_CU_TRY(func_get_attribute(&code, CU_FUNC_ATTRIBUTE_PTX_VERSION, function));
     OH_CU_TRY(device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
-    *kernel_p = (struct oh_tool_kernel){function, major >= 9 && code >= PROGRAMMATIC_CODE};
+    *kernel_p = (struct oh_tool_kernel){function, major >= 9 && code >= OH_PROGRAMMATIC_CODE};
     return CUDA_SUCCESS;
-}
-
-CUresult oh_tool_kernel_launch(const struct oh_tool_kernel *kernel, unsigned blocks, unsigned threads, CUstream stream,
-                               const struct oh_kernel_args *args)
-{
-    void *parameter = (void *)args;
-    CUlaunchAttribute attribute = {
-        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        .value.programmaticStreamSerializationAllowed = 1,
-    };
-    CUlaunchConfig config = oh_launch_config(blocks, threads, stream);
-    config.attrs = &attribute;
-    config.numAttrs = kernel->programmatic ? 1 : 0;
-    return oh_driver.launch_kernel_ex(&config, kernel->function, &parameter, NULL);
 }

@@ -21,8 +21,4 @@ struct oh_tool_kernel {
 /* Loads a kernel into the current context, which is one of `device`. Returns the driver's result. */
 CUresult oh_tool_kernel_load(CUdevice device, const char *name, struct oh_tool_kernel *kernel_p);
 
-/* Launches it as onehop's kernels are launched: with programmatic stream serialization where there is such. */
-CUresult oh_tool_kernel_launch(const struct oh_tool_kernel *kernel, unsigned blocks, unsigned threads, CUstream stream,
-                               const struct oh_kernel_args *args);
-
 #endif

@@ -157,7 +157,8 @@ static void record_exchanges(const struct bench *bench, struct gpu *const pair[2
     CU(bench, ctx_set_current(gpu->context));
     CU(bench, stream_begin_capture(gpu->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     for (int i = 0; i < bench->effort.calls; i++) {
-        check(bench, "launch", oh_tool_kernel_launch(&gpu->exchange, 1, 32, gpu->stream, &args));
+        check(bench, "launch",
+              oh_driver_launch(gpu->exchange.function, 1, 32, gpu->stream, gpu->exchange.programmatic, &args));
     }
     CU(bench, stream_end_capture(gpu->stream, &graph));
     CU(bench, graph_instantiate(&gpu->exec, graph, 0));
