@@ -14,7 +14,6 @@
 #include <strings.h>
 
 #include "util/env.h"
-#include "util/nccl_algo.h"
 #include "util/nccl_conf.h"
 
 bool oh_topo_check_gpu(const struct oh_topo_gpu *gpu, char *reason_p, size_t size)

@@ -4,14 +4,14 @@
  *
  * The first byte chooses variable and kind, the rest is the value.
  *
- * sources: src/util/env.c src/util/log.c src/util/nccl_algo.c src/util/selection.c
+ * sources: src/util/env.c src/util/log.c src/util/nccl_conf.c src/util/selection.c
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "test/fuzz/fuzz.h"
 #include "util/env.h"
-#include "util/nccl_algo.h"
+#include "util/nccl_conf.h"
 #include "util/selection.h"
 
 static const char *const names[OH_ENV_COUNT] = {

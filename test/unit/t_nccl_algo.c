@@ -3,7 +3,7 @@
  * t_nccl_algo.c - which values of NCCL_ALGO leave one algorithm: programs' own, every list of NCCL's names, and the
  *    syntax of functions, against a reader of its own
  */
-#include "util/nccl_algo.h"
+#include "util/nccl_conf.h"
 
 #include <stdio.h>
 #include <stdlib.h>
