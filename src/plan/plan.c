@@ -21,6 +21,7 @@
 #define PAIR_BLOCKS 128u       /* two-shot of more takes 2 % longer if it begins early (4 x H200, 2026-11-27) */
 #define LEAST_BLOCKS 4u        /* an SM alone sends even 1 KiB more slowly (2 x H100, 2026-11-26) */
 #define MOVED_BYTES (UINT64_C(64) << 20) /* most of a collective other than allreduce: larger calls do not attach */
+#define ANY_GBPS 300                     /* moves the limits between shapes, no more */
 
 static const char *const names[ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ONESHOT] = "oneshot",
@@ -271,6 +272,37 @@ void oh_plan_table_keep(struct oh_plan_table *table, uint32_t kept)
             table->rows[c] = (struct oh_plan_rows){0};
         }
     }
+}
+
+static void complete(struct oh_plan_rows *rows)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < rows->count; i++) {
+        if (rows->row[i].algorithm != OH_PLAN_NCCL) { /* the next row has these sizes, too */
+            rows->row[kept++] = rows->row[i];
+        }
+    }
+    rows->count = kept;
+    if (kept > 0) {
+        rows->row[kept - 1].max_bytes = UINT64_MAX;
+    }
+}
+
+void oh_plan_table_fill(struct oh_plan_table *table)
+{
+    struct oh_plan_table model;
+    oh_plan_table_model(&model, table->nranks, ANY_GBPS);
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        if (oh_collective_reduces((enum onehop_collective)c) && oh_plan_rows_end(&table->rows[c]) == 0) {
+            table->rows[c] = model.rows[c];
+        }
+    }
+}
+
+void oh_plan_table_complete(struct oh_plan_table *table)
+{
+    complete(&table->rows[ONEHOP_ALLREDUCE]);
+    complete(&table->rows[ONEHOP_REDUCESCATTER]);
 }
 
 bool oh_plan_row_valid(const struct oh_plan_row *row, enum onehop_collective collective, uint32_t nranks)

@@ -173,7 +173,7 @@ bool oh_plan_table_valid(const struct oh_plan_table *table, uint32_t nranks);
  */
 bool oh_plan_table_fit(struct oh_plan_table *table, const struct oh_plan_room *room, bool invariant);
 
-/* invariant.c: for a communicator that is invariant. Gives the collectives that reduce rows, where they have none. */
+/* For a communicator that is invariant. Gives the collectives that reduce rows, where they have none. */
 void oh_plan_table_fill(struct oh_plan_table *table);
 
 /* Has these collectives serve every size, where they have rows: rows that are NCCL's go, and the last has no end. */
