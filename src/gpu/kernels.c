@@ -49,6 +49,23 @@ static enum onehop_collective collective_of(int image)
 /* Grids of the kernels that compare: they run between calls, and are not to delay what the program has beside them. */
 #define VERIFY_BLOCKS 32u
 
+bool oh_architectures_include(const char *architectures, int major, int minor)
+{
+    const int capability = 10 * major + minor;
+    for (const char *word = architectures; *word; word += strcspn(word, " ")) {
+        word += strspn(word, " \n");
+        const bool real = strncmp(word, "sm_", 3) == 0, virtual = strncmp(word, "compute_", 8) == 0;
+        char *end = NULL;
+        const long target = real || virtual ? strtol(word + (real ? 3 : 8), &end, 10) : 0;
+        const bool own = end && *end && !strchr(" \n", *end);
+        if (strncmp(word, "any", 3) == 0 || target == capability ||
+            (!own && target > 0 && target < capability && (virtual || target / 10 == major))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* The kernels that a context has for a number of ranks. */
 struct loaded {
     unsigned long long context_id; /* unlike handles of contexts, ids are not reused */

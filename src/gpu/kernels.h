@@ -17,6 +17,15 @@
 #include "kernels/abi.h"
 #include "plan/plan.h"
 
+/* The targets of nvcc with blanks between, "sm_80 sm_90 compute_90"; "any": not known; "": the build has no kernels. */
+extern const char oh_architectures[] __attribute__((visibility("hidden")));
+
+/*
+ * Returns whether a GPU can run code of one of the targets: sm_XY runs on X.Z with Z >= Y, and the driver compiles
+ * compute_XY for X.Y and later. A target with a letter is for its own X.Y alone.
+ */
+bool oh_architectures_include(const char *architectures, int major, int minor);
+
 /* An image has the functions of a collective and an algorithm. */
 #define OH_KERNEL_IMAGES (ONEHOP_ALGORITHM_COUNT + ONEHOP_COLLECTIVE_COUNT - 1)
 /*

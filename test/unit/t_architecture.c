@@ -2,7 +2,7 @@
 /*
  * t_architecture.c - for which GPUs a build has kernels, by the targets of nvcc
  */
-#include "gpu/architecture.h"
+#include "gpu/kernels.h"
 
 #include <string.h>
 

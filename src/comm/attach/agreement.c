@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "comm/watch/watch.h"
-#include "gpu/architecture.h"
 #include "gpu/kernels.h"
 #include "plan/tuning.h"
 #include "util/clock.h"

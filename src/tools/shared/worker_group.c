@@ -19,8 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "gpu/architecture.h"
 #include "gpu/driver.h"
+#include "gpu/kernels.h"
 #include "tools/shared/outfile.h"
 #include "tools/shared/tool.h"
 #include "topo/topo.h"
