@@ -139,8 +139,7 @@ struct oh_verify {
 
 /* What the monitor knows of a communicator; guarded by its mutex. */
 struct oh_watch {
-    struct oh_comm *next; /* list of all that are watched */
-    bool watched;
+    struct oh_comm *next;                  /* list of all that are watched */
     struct oh_process *peer[OH_MAX_RANKS]; /* NULL: in this process, or cannot be watched */
     uint32_t spins;                        /* these two as the kernels left them last */
     uint32_t epoch;

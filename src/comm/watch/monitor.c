@@ -398,7 +398,6 @@ void oh_monitor_add(struct oh_comm *comm)
         }
     }
     comm->health.watch.next = watched;
-    comm->health.watch.watched = true;
     watched = comm;
     oh_bgthread_start(&worker); /* it runs: oh_monitor_start */
     pthread_mutex_unlock(&worker.mutex);
@@ -413,14 +412,13 @@ void oh_monitor_remove(struct oh_comm *comm)
     struct oh_watch *watch = &comm->health.watch;
     struct oh_comm **link = &watched;
     OH_LOCK(&worker.mutex);
-    if (!watch->watched) {
-        return;
-    }
-    while (*link != comm) {
+    while (*link && *link != comm) {
         link = &(*link)->health.watch.next;
     }
+    if (!*link) {
+        return;
+    }
     *link = watch->next;
-    watch->watched = false;
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (watch->peer[r]) {
             oh_process_unwatch(watch->peer[r]);
