@@ -48,12 +48,6 @@ ncclResult_t oh_submission_leave(struct oh_submission *submission);
 ncclResult_t oh_call_launch(const struct oh_call *call);
 
 /*
- * The capture that a stream is in: a number that no other capture has, 0: none. The communicator is ordered. Returns
- * ncclSuccess or ncclUnhandledCudaError (logged as WARN).
- */
-ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
-
-/*
  * Orders the later work of the stream `to` after the earlier work of `from`, of a communicator that is served; both are
  * captured by one graph, or neither is. Returns ncclSuccess or ncclUnhandledCudaError (logged as WARN).
  */
@@ -142,6 +136,12 @@ ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *wh
 
 /* Are calls that NCCL serves ordered with onehop's? From the begin of the set-up on, unless it falls back. */
 bool oh_comm_is_ordered(const struct oh_comm *comm);
+
+/*
+ * The capture that a stream is in: a number that no other capture has, 0: none. The communicator is ordered. Returns
+ * ncclSuccess or ncclUnhandledCudaError (logged as WARN).
+ */
+ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p);
 
 /* Returns whether the stream is known to be captured, for the thread that uses an ordered communicator. */
 bool oh_order_is_captured(struct oh_comm *comm, CUstream stream);

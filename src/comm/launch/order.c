@@ -310,6 +310,16 @@ bool oh_order_is_captured(struct oh_comm *comm, CUstream stream)
     return in_context(comm, &call, query_stream) == CUDA_SUCCESS && call.stream_state.graph;
 }
 
+ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)
+{
+    struct oh_nccl_call call = {.stream_state.stream = stream};
+    const CUresult result = order_call(comm, &call, query_stream, query_stream);
+    OH_TRY(result == CUDA_SUCCESS ? ncclSuccess
+                                  : oh_order_refuse(comm, oh_order_fail(comm, result, "launching a call")));
+    *capture_p = call.stream_state.graph ? call.stream_state.capture_id + 1 : 0;
+    return ncclSuccess;
+}
+
 bool oh_comm_is_ordered(const struct oh_comm *comm)
 {
     const enum oh_comm_state state = oh_comm_state(comm);

@@ -221,11 +221,6 @@ static CUresult turn_in_context(struct oh_submission *submission)
     return submission->launched == submission->count ? end_in_context(submission) : CUDA_SUCCESS;
 }
 
-static CUresult query_in_context(struct oh_submission *submission)
-{
-    return oh_stream_query(stream_of(submission), &submission->stream_state);
-}
-
 static CUresult join_in_context(struct oh_submission *submission)
 {
     return join_streams(submission, true);
@@ -272,19 +267,6 @@ ncclResult_t oh_call_launch(const struct oh_call *call)
     while (submission.launched < submission.count) {
         OH_TRY(in_context(&submission, turn_in_context));
     }
-    return ncclSuccess;
-}
-
-ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)
-{
-    struct oh_call call = {.comm = comm, .stream = stream};
-    struct oh_submission submission = {.calls = &call, .count = 1};
-    /* Streams with a handle of their own need no context. If the driver wants one all the same, it is entered. */
-    const bool has_handle = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    if (!has_handle || query_in_context(&submission) != CUDA_SUCCESS) {
-        OH_TRY(in_context(&submission, query_in_context));
-    }
-    *capture_p = submission.stream_state.graph ? submission.stream_state.capture_id + 1 : 0;
     return ncclSuccess;
 }
 
