@@ -9,7 +9,6 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "entry/entry.h"
 #include "util/env.h"
@@ -33,16 +32,14 @@ struct nccl_config {
     int cta_policy;
 };
 
-/* UNDEFINED where the configuration, by its size, has no such field. */
-static int field(const struct nccl_config *config, size_t offset)
+static bool has_bytes(const struct nccl_config *config, size_t bytes)
 {
-    int value = UNDEFINED;
-    if (config && config->magic == OH_NCCL_CONFIG_MAGIC && offset + sizeof value <= config->size) {
-        memcpy(&value, (const char *)config + offset, sizeof value);
-    }
-    return value;
+    return config && config->magic == OH_NCCL_CONFIG_MAGIC && bytes <= config->size;
 }
-#define FIELD(config_, name_) field((config_), offsetof(struct nccl_config, name_))
+
+/* The value of a field; `unset` where the configuration, by its size, has no such field. */
+#define FIELD(config_, name_, unset_)                                                                                  \
+    (has_bytes((config_), offsetof(struct nccl_config, name_) + sizeof(config_)->name_) ? (config_)->name_ : (unset_))
 
 /* A whole number; UNDEFINED: there is none. */
 static int variable(const char *name)
@@ -56,7 +53,7 @@ static void read_blocking(const struct nccl_config *config, const struct oh_comm
 {
     const int value = variable("NCCL_COMM_BLOCKING");
     const bool overrides = value == 0 || value == 1;
-    read->blocking = overrides ? value == 1 : config ? FIELD(config, blocking) != 0 : inherited->blocking;
+    read->blocking = overrides ? value == 1 : config ? FIELD(config, blocking, UNDEFINED) != 0 : inherited->blocking;
     read->is_assumed = inherited->is_assumed && !overrides;
 }
 
@@ -68,7 +65,7 @@ static uint32_t least(uint32_t limit, int value)
 static uint32_t max_ctas(const struct nccl_config *config, uint32_t inherited)
 {
     const int override = variable("NCCL_MAX_CTAS");
-    uint32_t limit = config ? least(UINT32_MAX, FIELD(config, max_ctas)) : inherited;
+    uint32_t limit = config ? least(UINT32_MAX, FIELD(config, max_ctas, UNDEFINED)) : inherited;
     limit = override > 0 ? (uint32_t) override : limit;
     /* Programs pin NCCL's channels for NCCL's order, which the variable for onehop's order replaces. */
     return oh_env_flag(OH_ENV_INVARIANT, false) ? limit : least(limit, variable("NCCL_MAX_NCHANNELS"));
@@ -77,22 +74,11 @@ static uint32_t max_ctas(const struct nccl_config *config, uint32_t inherited)
 static bool has_zero_cta(const struct nccl_config *config, bool inherited)
 {
     const int override = oh_nccl_cta_policy(oh_nccl_variable("NCCL_CTA_POLICY"), UNDEFINED);
-    const int policy = override != UNDEFINED ? override : FIELD(config, cta_policy);
+    const int policy = override != UNDEFINED ? override : FIELD(config, cta_policy, UNDEFINED);
     if (!config && override == UNDEFINED) {
         return inherited;
     }
     return policy > 0 && (policy & OH_NCCL_CTA_POLICY_ZERO);
-}
-
-/* The name, or NULL. */
-static const char *comm_name(const struct nccl_config *config)
-{
-    const char *name = NULL;
-    if (config && config->magic == OH_NCCL_CONFIG_MAGIC &&
-        offsetof(struct nccl_config, comm_name) + sizeof name <= config->size) {
-        name = config->comm_name;
-    }
-    return name;
 }
 
 struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh_comm_config *inherited)
@@ -106,7 +92,7 @@ struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh
         .invariant = oh_env_flag(OH_ENV_INVARIANT, false),
     };
     read_blocking(known, inherited, &read);
-    const char *name = config ? comm_name(known) : inherited->name;
+    const char *name = config ? FIELD(known, comm_name, NULL) : inherited->name;
     snprintf(read.name, sizeof read.name, "%s", name ? name : "");
     return read;
 }
