@@ -23,27 +23,22 @@ extern const unsigned char oh_image_oneshot[], oh_image_twoshot[], oh_image_allg
 /* Allreduce has one for each algorithm, the others one each, in the order of enum onehop_collective. */
 static const struct {
     const unsigned char *code;
-    const char *collective; /* as in the names of its functions */
+    enum onehop_collective collective;
+    const char *name; /* of the collective, as in the names of its functions */
     enum onehop_algorithm algorithm;
     bool reduces;
 } images[OH_KERNEL_IMAGES] = {
-    {oh_image_oneshot, "AllReduce", ONEHOP_ONESHOT, true},
-    {oh_image_twoshot, "AllReduce", ONEHOP_TWOSHOT, true},
-    {oh_image_allgather, "AllGather", ONEHOP_ONESHOT, false},
-    {oh_image_reducescatter, "ReduceScatter", ONEHOP_ONESHOT, true},
-    {oh_image_broadcast, "Broadcast", ONEHOP_ONESHOT, false},
+    {oh_image_oneshot, ONEHOP_ALLREDUCE, "AllReduce", ONEHOP_ONESHOT, true},
+    {oh_image_twoshot, ONEHOP_ALLREDUCE, "AllReduce", ONEHOP_TWOSHOT, true},
+    {oh_image_allgather, ONEHOP_ALLGATHER, "AllGather", ONEHOP_ONESHOT, false},
+    {oh_image_reducescatter, ONEHOP_REDUCESCATTER, "ReduceScatter", ONEHOP_ONESHOT, true},
+    {oh_image_broadcast, ONEHOP_BROADCAST, "Broadcast", ONEHOP_ONESHOT, false},
 };
 
 static int image_of(const struct oh_plan *plan)
 {
     return plan->collective == ONEHOP_ALLREDUCE ? (int)plan->algorithm
                                                 : ONEHOP_ALGORITHM_COUNT - 1 + (int)plan->collective;
-}
-
-static enum onehop_collective collective_of(int image)
-{
-    return image < ONEHOP_ALGORITHM_COUNT ? ONEHOP_ALLREDUCE
-                                          : (enum onehop_collective)(image - ONEHOP_ALGORITHM_COUNT + 1);
 }
 
 /* Grids of the kernels that compare: they run between calls, and are not to delay what the program has beside them. */
@@ -97,7 +92,7 @@ static void name_function(int image, int f, uint32_t nranks, char *name_p, size_
     } else {
         snprintf(what, sizeof what, "%s", list ? "List_" : "");
     }
-    snprintf(name_p, size, "ncclDevKernel_%s_%sonehop_%s_%s", images[image].collective, what,
+    snprintf(name_p, size, "ncclDevKernel_%s_%sonehop_%s_%s", images[image].name, what,
              oh_algorithm_name(images[image].algorithm), ranks);
 }
 
@@ -179,7 +174,7 @@ bool oh_kernel_find(const struct oh_kernel_set *set, CUfunction function, struct
     for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
             if (set->function[i][f] == function) {
-                kind_p->collective = collective_of(i);
+                kind_p->collective = images[i].collective;
                 kind_p->args_bytes =
                     f < OH_KERNEL_TYPES ? sizeof(struct oh_kernel_list_args) : sizeof(struct oh_kernel_args);
                 return true;
@@ -304,7 +299,7 @@ CUresult oh_room_query(CUdevice device, const struct oh_context *context, const 
     room.sms = limited_sms(context, (uint32_t)sms);
     memset(room.sm_threads, 0xff, sizeof room.sm_threads);
     for (int i = 0; i < OH_KERNEL_IMAGES; i++) {
-        const enum onehop_collective collective = collective_of(i);
+        const enum onehop_collective collective = images[i].collective;
         for (int f = 0; f < OH_KERNEL_FUNCTIONS; f++) {
             OH_TRY(limit_threads(set->function[i][f], &table->rows[collective], &room.sm_threads[collective]));
         }
