@@ -88,9 +88,8 @@ static void need(struct oh_perf_thread *thread, bool there, const char *option, 
 /* NCCL's own functions, where those of the real library's names are onehop's. */
 static void open_stock(struct oh_perf_thread *thread)
 {
-    if (!thread->stock_function || !thread->stock_function("ncclAllReduce")) {
-        OH_PERF_FAIL(thread, "%s is not NCCL 2.19 or later, or %s is of onehop 0.1 or older", thread->options->nccl,
-                     thread->options->onehop);
+    if (!thread->stock_function("ncclAllReduce")) {
+        OH_PERF_FAIL(thread, "%s is not NCCL 2.19 or later", thread->options->nccl);
     }
 #define STOCK(name_) (__typeof__(nccl##name_) *)thread->stock_function("nccl" #name_)
     thread->api[OH_PERF_STOCK] = (struct oh_perf_api){.all_reduce = STOCK(AllReduce),
@@ -122,7 +121,7 @@ static void open_libraries(struct oh_perf_thread *thread)
                                             FUNCTION("onehopVersion", onehop_version, true),
                                             FUNCTION("onehopCommInfo", onehop_info, true),
                                             FUNCTION("onehopAlgorithmName", algorithm_name, true),
-                                            FUNCTION("onehopStockFunction", stock_function, false)};
+                                            FUNCTION("onehopStockFunction", stock_function, true)};
     const struct oh_perf_options *options = thread->options;
     open_library(thread, options->nccl, stock, sizeof stock / sizeof *stock);
     open_library(thread, options->onehop, ours, sizeof ours / sizeof *ours);
