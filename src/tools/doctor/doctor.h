@@ -62,7 +62,4 @@ void oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
 /* Returns true, with one clause in reason_p, if the environment of this process keeps calls from onehop. */
 bool oh_doctor_environment_forbids(char *reason_p, size_t size);
 
-/* Returns true if the variable changes whether calls are served; its name ends at '='. */
-bool oh_doctor_variable_matters(const char *name);
-
 #endif

@@ -20,23 +20,11 @@
 
 #include "comm/shared/segment.h"
 #include "gpu/driver.h"
-#include "tools/shared/options.h"
 #include "tools/shared/tool.h"
 #include "topo/topo.h"
 #include "util/env.h"
 
 #define OLDEST_NCCL 21900
-
-bool oh_doctor_variable_matters(const char *name)
-{
-    static const char *const names[] = {
-        "CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",       "NCCL_ALGO",
-        "NCCL_COMM_BLOCKING",   "NCCL_CONF_FILE",   "NCCL_CTA_POLICY",  "NCCL_NET",
-        "NCCL_NET_PLUGIN",      "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"};
-    const char *word = strndupa(name, strcspn(name, "="));
-    return strncmp(name, "ONEHOP_", strlen("ONEHOP_")) == 0 ||
-           oh_find_word(word, names, (int)(sizeof names / sizeof *names)) >= 0;
-}
 
 bool oh_doctor_environment_forbids(char *reason_p, size_t size)
 {

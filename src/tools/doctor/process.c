@@ -16,6 +16,7 @@
 
 #include "tools/doctor/doctor.h"
 #include "tools/shared/live_reader.h"
+#include "tools/shared/options.h"
 #include "util/nccl_conf.h"
 
 static FILE *open_proc(pid_t pid, const char *name)
@@ -116,6 +117,18 @@ void oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
     }
 }
 
+/* The variable changes whether calls are served; its name ends at '='. */
+static bool variable_matters(const char *name)
+{
+    static const char *const names[] = {
+        "CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",       "NCCL_ALGO",
+        "NCCL_COMM_BLOCKING",   "NCCL_CONF_FILE",   "NCCL_CTA_POLICY",  "NCCL_NET",
+        "NCCL_NET_PLUGIN",      "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"};
+    const char *word = strndupa(name, strcspn(name, "="));
+    return strncmp(name, "ONEHOP_", strlen("ONEHOP_")) == 0 ||
+           oh_find_word(word, names, (int)(sizeof names / sizeof *names)) >= 0;
+}
+
 /* Adopts the settings of the process, so that the questions about the environment are asked of them. */
 static void adopt_environment(pid_t pid, struct oh_doctor_report *report)
 {
@@ -125,7 +138,7 @@ static void adopt_environment(pid_t pid, struct oh_doctor_report *report)
     clearenv();
     while (file && getdelim(&text, &room, '\0', file) > 0) {
         char *equals = strchr(text, '=');
-        bool matters = equals && oh_doctor_variable_matters(text);
+        bool matters = equals && variable_matters(text);
         if (matters) {
             oh_doctor_add(report, "variable", OH_ANSWER_NOTE, "%.500s", text);
         }
