@@ -10,16 +10,6 @@
 
 #include <math.h>
 
-struct oh_tune_options oh_tune_defaults(void)
-{
-    struct oh_tune_options options = {.perf = oh_perf_defaults("float,int32"), .time_s = 55};
-    options.perf.min_bytes = 1024;
-    options.perf.max_bytes = 16 << 20;
-    options.perf.warmup = 2;
-    options.perf.rounds = 5;
-    return options;
-}
-
 /* --- candidates ------------------------------------------------------------------------------------------------- */
 
 static void add_candidate(const struct oh_tune *tune, struct oh_tune_point *point, struct oh_plan_row row)

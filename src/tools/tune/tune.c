@@ -49,6 +49,10 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
 {
     struct oh_perf_options *perf = &tune->perf;
     int sizes = 0;
+    perf->min_bytes = 1024;
+    perf->max_bytes = 16 << 20;
+    perf->warmup = 2;
+    perf->rounds = 5;
     const struct oh_option options[] = {
         OH_PERF_COMMON_OPTIONS(perf, OH_MESSAGE_BYTES),
         {"ranks", 'n', oh_option_int, OH_RANGE(&perf->ranks, 2, OH_MAX_RANKS)},
@@ -200,7 +204,7 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
 
 int oh_tool_tune(int argc, char **argv)
 {
-    struct oh_tune_options options = oh_tune_defaults();
+    struct oh_tune_options options = {.perf = oh_perf_defaults("float,int32"), .time_s = 55};
     struct oh_tune *tune = oh_tool_allocate(sizeof *tune);
     parse_options(argc, argv, &options);
     oh_signals_hold();

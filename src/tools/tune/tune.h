@@ -63,9 +63,6 @@ struct oh_tune_weight {
 
 /* tune/choose.c: pure functions. */
 
-/* Options to start from. */
-struct oh_tune_options oh_tune_defaults(void);
-
 /* Fills in the points: every size that holds an element of a type of the options. The key and options are set. */
 void oh_tune_list(struct oh_tune *tune);
 
