@@ -299,7 +299,8 @@ void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *t
         gpu += sizeof simulated - 1;
     }
     snprintf(key.gpu, sizeof key.gpu, "%s", gpu);
-    if (oh_tuning_parse(oh_shipped_tables, oh_shipped_size, &key, table_p, source_p, &fault) != OH_TUNING_FOUND) {
+    if (oh_tuning_parse(oh_shipped_tables, strlen(oh_shipped_tables), &key, table_p, source_p, &fault) !=
+        OH_TUNING_FOUND) {
         oh_plan_table_model(table_p, nranks, link_gbps(gpu));
         if (source_p) {
             snprintf(source_p, OH_TUNING_TEXT, "modelled, not measured: hops and %u GB/s of NVLink", link_gbps(gpu));

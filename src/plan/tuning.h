@@ -55,7 +55,6 @@ void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT]);
 
 /* src/plan/shipped.tuning, embedded by shipped.S. */
 extern const char oh_shipped_tables[] __attribute__((visibility("hidden")));
-extern const uint64_t oh_shipped_size __attribute__((visibility("hidden")));
 
 /* Gets the shipped table for any GPU and 2 to 8 ranks. "SIMULATED NVIDIA H200" has that of its model. */
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT]);

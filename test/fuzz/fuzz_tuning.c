@@ -22,7 +22,6 @@
     "table\n gpu *\n ranks 4\n driver *\n nccl *\n source a\n 64K oneshot 64 64\nend\n"                                \
     "table\n gpu *\n ranks 8\n driver *\n nccl *\n source a\n 64K oneshot 64 64\nend\n"
 const char oh_shipped_tables[] = SHIPPED;
-const uint64_t oh_shipped_size = sizeof SHIPPED - 1;
 
 static const struct oh_tuning_key keys[] = {
     {"NVIDIA H200", 2, "580.95.05", "2.28.9"}, {"NVIDIA H200", 4, "unknown", "unknown"}, {"", 8, "1", "2.28.3"}};

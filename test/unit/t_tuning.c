@@ -291,7 +291,8 @@ static void test_shipped(void)
     struct oh_tuning_fault fault;
     struct oh_plan_table table;
     const struct oh_tuning_key nobody = {.nranks = 1};
-    tap_ok(oh_tuning_parse(oh_shipped_tables, oh_shipped_size, &nobody, &table, NULL, &fault) == OH_TUNING_FOREIGN,
+    tap_ok(oh_tuning_parse(oh_shipped_tables, strlen(oh_shipped_tables), &nobody, &table, NULL, &fault) ==
+               OH_TUNING_FOREIGN,
            "the shipped text is well-formed to its end");
     for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
         bool right = true;
