@@ -78,6 +78,12 @@ static const struct loaded *get_list(void)
     return atomic_load_explicit(&newest, memory_order_acquire);
 }
 
+static const char *const types[OH_KERNEL_TYPES] = {
+    [OH_TYPE_F32] = "f32", [OH_TYPE_F16] = "f16",   [OH_TYPE_BF16] = "bf16",
+    [OH_TYPE_F64] = "f64", [OH_TYPE_E4M3] = "e4m3", [OH_TYPE_E5M2] = "e5m2",
+    [OH_TYPE_I8] = "i8",   [OH_TYPE_I32] = "i32",   [OH_TYPE_I64] = "i64",
+};
+
 /* As in kernels/entry_points.cuh. */
 static void name_function(int image, int f, uint32_t nranks, char *name_p, size_t size)
 {
@@ -87,8 +93,7 @@ static void name_function(int image, int f, uint32_t nranks, char *name_p, size_
         snprintf(ranks, sizeof ranks, "n%u", nranks);
     }
     if (images[image].reduces) {
-        snprintf(what, sizeof what, "%s_%s_", list ? "Any" : "Sum",
-                 oh_kernel_type_name(list ? f : f - OH_KERNEL_TYPES));
+        snprintf(what, sizeof what, "%s_%s_", list ? "Any" : "Sum", types[list ? f : f - OH_KERNEL_TYPES]);
     } else {
         snprintf(what, sizeof what, "%s", list ? "List_" : "");
     }

@@ -30,12 +30,6 @@ static const struct {
     [OH_NCCL_FP8_E5M2] = {1, OH_TYPE_E5M2, 0},
 };
 
-static const char *const kernel_types[OH_KERNEL_TYPES] = {
-    [OH_TYPE_F32] = "f32", [OH_TYPE_F16] = "f16",   [OH_TYPE_BF16] = "bf16",
-    [OH_TYPE_F64] = "f64", [OH_TYPE_E4M3] = "e4m3", [OH_TYPE_E5M2] = "e5m2",
-    [OH_TYPE_I8] = "i8",   [OH_TYPE_I32] = "i32",   [OH_TYPE_I64] = "i64",
-};
-
 static bool is_type(ncclDataType_t type)
 {
     return (size_t)type < OH_NCCL_TYPES; /* a negative value is large */
@@ -49,11 +43,6 @@ size_t oh_type_size(ncclDataType_t type)
 int oh_type_kernel(ncclDataType_t type)
 {
     return is_type(type) ? types[type].kernel_type : -1;
-}
-
-const char *oh_kernel_type_name(int kernel_type)
-{
-    return kernel_types[kernel_type];
 }
 
 bool oh_type_is_fp8(ncclDataType_t type)

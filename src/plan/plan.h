@@ -39,9 +39,6 @@ size_t oh_type_size(ncclDataType_t type);
 /* The kernels' type; -1 for a value outside ncclDataType_t. */
 int oh_type_kernel(ncclDataType_t type);
 
-/* The name of a kernels' type, which is in range: "f32", "i8", ... */
-const char *oh_kernel_type_name(int kernel_type);
-
 /* Returns whether NCCL takes the type from compute capability 9.0 on only. */
 bool oh_type_is_fp8(ncclDataType_t type);
 
