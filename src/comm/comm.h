@@ -174,10 +174,10 @@ void oh_comms_end_process(void);
 void oh_comm_describe(struct oh_comm *comm, onehop_comm_info_t *info_p);
 void oh_comms_describe(onehop_process_info_t *info_p);
 
-/* Reports results that differ from NCCL's and are not reported (ONEHOP_VERIFY). Before the statistics. */
-void oh_comms_report_differences(void);
-
-/* Prints the statistics of every registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say. */
+/*
+ * Reports results that differ from NCCL's and are not reported (ONEHOP_VERIFY), and prints the statistics of every
+ * registered communicator, where ONEHOP_STATS and ONEHOP_STATS_FILE say.
+ */
 void oh_comms_print_stats(void);
 
 /* Counts an allreduce on a communicator that onehop does not know. */

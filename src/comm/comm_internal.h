@@ -297,4 +297,10 @@ bool oh_comm_op_is_known(const struct oh_comm *comm, ncclRedOp_t op);
 void oh_comm_print_stats(struct oh_comm *comm);
 void oh_comm_publish_facts(struct oh_comm *comm); /* to the live page; mutex held */
 
+/*
+ * For `onehop run --stats` alone, so that with onehop off a program prints what it always did: counts calls on
+ * communicators that onehop does not know, or says that no call has come.
+ */
+void oh_stats_print_process(void);
+
 #endif

@@ -66,7 +66,6 @@ static void end_hooks(void)
 static void print_last(void)
 {
     if (!is_child()) {
-        oh_comms_report_differences();
         oh_comms_print_stats();
     }
 }

@@ -62,24 +62,26 @@ static void cancel_creations(struct oh_comm *comm)
     oh_comm_created(comm, NULL);
 }
 
-static void report_difference(struct oh_comm *comm, void *unused)
+/* Results that differ first: the monitor may not have looked since. */
+static void print_stats(struct oh_comm *comm, void *unused)
 {
     (void)unused;
-    oh_difference_log(comm); /* the monitor may not have looked since */
+    oh_difference_log(comm);
+    oh_comm_print_stats(comm);
 }
 
-void oh_comms_report_differences(void)
+void oh_comms_print_stats(void)
 {
     OH_KEEP_ERRNO();
-    oh_registry_visit(report_difference, NULL);
+    oh_registry_visit(print_stats, NULL);
+    oh_stats_print_process();
 }
 
 /* The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. */
 void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
-    oh_difference_log(comm);
-    oh_comm_print_stats(comm);
+    print_stats(comm, NULL);
     oh_live_remove(&comm->live);
     oh_comm_leave(comm);
     oh_comm_ops_forget(comm);

@@ -230,8 +230,7 @@ static bool is_passed_by(void)
     return info.served_calls + info.fallback_calls + info.unknown_calls == 0;
 }
 
-/* In the sum of `onehop run --stats` only: with onehop off a program prints what it always did. */
-static void print_process(void)
+void oh_stats_print_process(void)
 {
     const struct destination file = get_file();
     struct oh_stats_record record = {.pid = (uint64_t)getpid(),
@@ -247,17 +246,4 @@ static void print_process(void)
     if (file.wanted && (!all_known || is_passed_by())) {
         give_out(&file, &record);
     }
-}
-
-static void print_stats(struct oh_comm *comm, void *unused)
-{
-    (void)unused;
-    oh_comm_print_stats(comm);
-}
-
-void oh_comms_print_stats(void)
-{
-    OH_KEEP_ERRNO();
-    oh_registry_visit(print_stats, NULL);
-    print_process();
 }
