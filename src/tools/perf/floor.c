@@ -7,8 +7,6 @@
  * Threads: a rank's.
  * Owns: the rank's memory for it, until the end of the process.
  */
-#include <string.h>
-
 #include "tools/perf/thread.h"
 #include "tools/shared/tool.h"
 
@@ -62,23 +60,19 @@ static void offer_memory(struct oh_perf_thread *thread, struct floor *floor)
     OH_PERF_CU(thread, memset_d8_async(floor->memory, 0, OH_FLOOR_DATA, thread->stream));
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
     if (!thread->options->threads) {
-        CUipcMemHandle handle;
-        OH_PERF_CU(thread, ipc_get_mem_handle(&handle, floor->memory));
-        memcpy(window->handle, &handle, sizeof window->handle);
+        OH_PERF_CU(thread, ipc_get_mem_handle(&window->handle, floor->memory));
     }
     window->base = floor->memory;
-    window->context = (uintptr_t)thread->context;
+    window->context = thread->context;
 }
 
 static CUdeviceptr open_peer(struct oh_perf_thread *thread, const struct oh_perf_floor_memory *window)
 {
     CUdeviceptr base = window->base;
     if (!thread->options->threads) {
-        CUipcMemHandle handle;
-        memcpy(&handle, window->handle, sizeof handle);
-        OH_PERF_CU(thread, ipc_open_mem_handle(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+        OH_PERF_CU(thread, ipc_open_mem_handle(&base, window->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
     } else {
-        CUresult result = oh_driver.ctx_enable_peer_access((CUcontext)(uintptr_t)window->context, 0);
+        CUresult result = oh_driver.ctx_enable_peer_access(window->context, 0);
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
             OH_PERF_FAIL(thread, "--floor: peer access: %s", oh_driver_error_name(result));
         }

@@ -159,10 +159,9 @@ static void discard(struct oh_perf_thread *thread, struct oh_perf_workload *work
 static void fill_values(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
     const size_t count = thread->options->max_bytes / oh_perf_types[row->type].size + OH_PERF_SLACK;
-    if (thread->options->check && !(thread->filled && thread->type == row->type && thread->op == row->op)) {
+    if (thread->options->check && (thread->type != row->type || thread->op != row->op)) {
         oh_perf_fill(&oh_perf_types[row->type], row->op, thread->options->ranks, thread->rank, count, thread->input,
                      thread->expected);
-        thread->filled = true;
         thread->type = row->type;
         thread->op = row->op;
     }

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
+#include "gpu/driver.h"
 #include "onehop/onehop.h"
 #include "tools/shared/options.h"
 #include "tools/shared/worker_group.h"
@@ -191,9 +192,9 @@ struct oh_perf_floor {
 
 /* What a rank tells the others of its memory for the floor (perf/floor.c). */
 struct oh_perf_floor_memory {
-    char handle[64]; /* CUipcMemHandle */
-    uint64_t base;
-    uint64_t context;
+    CUipcMemHandle handle;
+    CUdeviceptr base;
+    CUcontext context;
 };
 
 struct oh_perf_shared {

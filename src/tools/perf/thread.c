@@ -286,7 +286,7 @@ static int work(void *user, int member)
     struct oh_perf_shared *shared = user;
     pthread_t handle[OH_PERF_RANKS];
     for (int rank = 0; rank < shared->options->ranks; rank++) {
-        thread[rank] = (struct oh_perf_thread){.options = shared->options, .shared = shared, .rank = rank};
+        thread[rank] = (struct oh_perf_thread){.options = shared->options, .shared = shared, .rank = rank, .type = -1};
     }
     if (!shared->options->threads) {
         live(&thread[member]);

@@ -8,7 +8,6 @@
 #ifndef OH_TOOLS_PERF_THREAD_H_
 #define OH_TOOLS_PERF_THREAD_H_
 
-#include "gpu/driver.h"
 #include "tools/perf/perf.h"
 #include "tools/shared/kernel.h"
 
@@ -54,8 +53,7 @@ struct oh_perf_thread {
     __typeof__(onehopAlgorithmName) *algorithm_name;
     __typeof__(onehopStockFunction) *stock_function;
 
-    bool filled; /* input and expected hold the values of `type` and `op` */
-    int type;
+    int type; /* input and expected hold the values of this and `op`; -1: none */
     enum oh_perf_op op;
     char *input;
     char *expected;
