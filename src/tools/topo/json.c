@@ -338,11 +338,11 @@ static bool read_node(struct reader *reader, const json_t *root)
     return read_pairs(reader, json_object_get(root, "pairs"));
 }
 
-bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why_size)
+bool oh_node_parse(const char *text, size_t size, struct oh_node *node_p, char *why_p, size_t why_size)
 {
     json_error_t error;
     struct reader reader = {.why = why_p, .why_size = why_size};
-    json_t *root = json_loadf(stream, JSON_REJECT_DUPLICATES, &error);
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
     bool good = root || refuse(&reader, NULL, "not a recording of onehop topo: line %d: %.60s" HOW_TO_RECORD,
                                error.line, error.text);
     reader.node.gpu = oh_tool_allocate(OH_NODE_GPUS * sizeof *reader.node.gpu);

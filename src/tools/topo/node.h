@@ -150,7 +150,7 @@ bool oh_node_any_switch(const struct oh_node *node, int gpu); /* of that GPU; -1
  * Reads a recording, which may hold anything. Returns true with *node_p filled, which oh_node_free() frees; else false
  * with one clause in why_p.
  */
-bool oh_node_parse(FILE *stream, struct oh_node *node_p, char *why_p, size_t why_size);
+bool oh_node_parse(const char *text, size_t size, struct oh_node *node_p, char *why_p, size_t why_size);
 
 /*
  * Reads a file that another program has made. Returns true with *node_p filled, or false with what the file is: "" if
