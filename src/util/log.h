@@ -52,9 +52,6 @@ void oh_log_write(struct oh_log_site *site, const char *tag, const char *format,
 #define OH_INFO(...) OH_LOG(INFO, __VA_ARGS__)
 #define OH_TRACE(...) OH_LOG(TRACE, __VA_ARGS__)
 
-/* Writes a line whatever the level: the user has asked for it with ONEHOP_STATS. */
-#define oh_log_stats(...) oh_log_write(NULL, "stats:", __VA_ARGS__)
-
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
 /* Appends to a text of `size` bytes, as far as there is room. */

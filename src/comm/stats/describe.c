@@ -198,7 +198,7 @@ static void give_out(const struct destination *destination, const struct oh_stat
     } else if (!destination->path && destination->json) {
         oh_log_raw(line, length + 1);
     } else if (!destination->path) {
-        oh_log_stats("%.*s", (int)length, line);
+        oh_log_write(NULL, "stats:", "%.*s", (int)length, line); /* whatever the level: the user has asked for it */
     } else if (!destination->exists) {
         OH_WARN("ONEHOP_STATS: %s cannot be opened: %m", destination->path);
     }
