@@ -56,7 +56,7 @@ void oh_tuning_nccl_name(int version, char name_p[OH_TUNING_TEXT]);
 /* src/plan/shipped.tuning, embedded by shipped.S. */
 extern const char oh_shipped_tables[] __attribute__((visibility("hidden")));
 
-/* Gets the shipped table for any GPU and 2 to 8 ranks. "SIMULATED NVIDIA H200" has that of its model. */
+/* Gets the shipped table for any GPU and 2 to 8 ranks: for "SIMULATED NVIDIA H200" its model's. source_p: or NULL. */
 void oh_tuning_shipped(const char *gpu, uint32_t nranks, struct oh_plan_table *table_p, char source_p[OH_TUNING_TEXT]);
 
 #define OH_STORE_PATH 512

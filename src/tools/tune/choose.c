@@ -68,8 +68,7 @@ bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t 
 void oh_tune_list(struct oh_tune *tune)
 {
     const struct oh_perf_options *perf = &tune->options->perf;
-    char source[OH_TUNING_TEXT];
-    oh_tuning_shipped(tune->key.gpu, tune->key.nranks, &tune->shipped, source);
+    oh_tuning_shipped(tune->key.gpu, tune->key.nranks, &tune->shipped, NULL);
     tune->points = 0;
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         bool asked = false;
