@@ -54,8 +54,12 @@ static void test_candidates(void)
         right &= tune.points == 15;
         for (int i = 0; i < tune.points; i++) {
             const struct oh_tune_point *point = &tune.point[i];
-            bool served = point->bytes <= oh_plan_table_end(&tune.shipped);
-            right &= point->candidates > 0 && point->shipped == served;
+            const struct oh_plan_row *first = &point->candidate[0];
+            struct oh_plan plan;
+            bool served = oh_plan_choose(&tune.shipped, ONEHOP_ALLREDUCE, point->bytes, ncclUint8, &plan);
+            right &=
+                point->candidates > 0 && (!served || (first->algorithm == plan.algorithm &&
+                                                      first->blocks == plan.blocks && first->threads == plan.threads));
             for (int k = 0; k < point->candidates; k++) {
                 right &= oh_plan_row_valid(&point->candidate[k], ONEHOP_ALLREDUCE, n) &&
                          point->candidate[k].max_bytes == point->bytes;

@@ -49,7 +49,6 @@ static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *poi
     for (uint32_t i = 0; i < rows->count; i++) {
         if (point->bytes <= rows->row[i].max_bytes) {
             add_candidate(tune, point, rows->row[i]);
-            point->shipped = point->candidates > 0;
             break;
         }
     }

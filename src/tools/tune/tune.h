@@ -37,7 +37,6 @@ struct oh_tune_time {
 
 struct oh_tune_point {
     uint64_t bytes;
-    bool shipped; /* the first candidate is the shipped table's choice; false: that table lets this size fall back */
     int candidates;
     struct oh_plan_row candidate[OH_TUNE_CANDIDATES];
     struct oh_tune_time time[OH_TUNE_CANDIDATES][OH_PERF_MODES][OH_PERF_TYPES];
