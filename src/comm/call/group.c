@@ -529,8 +529,8 @@ static ncclResult_t await_nccl(const struct oh_nccl *nccl)
         struct oh_comm *comm = group.use[i].comm;
         ncclResult_t state = ncclInProgress;
         while ((oh_comm_is_ordered(comm) || oh_comm_state(comm) == OH_COMM_FAILING) &&
-               refuse_group(comm) == ncclSuccess &&
-               nccl->CommGetAsyncError(comm->id.nccl, &state) == ncclSuccess && state == ncclInProgress) {
+               refuse_group(comm) == ncclSuccess && nccl->CommGetAsyncError(comm->id.nccl, &state) == ncclSuccess &&
+               state == ncclInProgress) {
             usleep(20);
         }
         if (state != ncclSuccess) {

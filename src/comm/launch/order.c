@@ -373,7 +373,7 @@ void oh_order_nccl_launched(struct oh_comm *comm)
 {
     int expected = LAUNCH_GOING_ON;
     if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_RECORDING)) {
-        /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be before the record. */
+        /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be recorded, too. */
         struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream};
         CUresult result = in_context(comm, &call, record_launched);
         expected = LAUNCH_RECORDING; /* the context could not be entered */
