@@ -132,8 +132,9 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 /*
  * Before NCCL finalizes the communicator: has a blocking communicator wait until its kernels have ended, at once or at
  * the end of the group, as NCCL does for its own. oh_comm_destroy does so for each communicator that is not finalized.
+ * Returns ncclInternalError if another thread has aborted it meanwhile: NCCL must not see it any more.
  */
-void oh_comm_await(struct oh_comm *comm);
+ncclResult_t oh_comm_await(struct oh_comm *comm);
 
 /*
  * After NCCL has finalized the communicator, which it may reject, and before it destroys it. Both return ncclSuccess,

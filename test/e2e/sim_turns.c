@@ -18,6 +18,7 @@
  *   late       the same without a group: the first communicator is non-blocking, and is not polled in between
  *   send       a group of a send on a non-blocking communicator of three ranks, and a call on another; while NCCL
  *              launches the send, the third rank, which it does not need, ends the communicator
+ *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -447,6 +448,31 @@ static void *pass(void *argument)
     return NULL;
 }
 
+static void *abort_late(void *comm)
+{
+    usleep(LATE_US);
+    MUST(ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
+static void *abort_waiting(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    pthread_t other;
+    warm_up(&self, comm);
+    if (self.rank == 0) {
+        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+        MUST(pthread_create(&other, NULL, abort_late, comm) == 0);
+        MUST(ncclCommFinalize(comm) == ncclInternalError);
+        pthread_join(other, NULL);
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(self.rank == 0 || ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -474,5 +500,6 @@ int main(int argc, char **argv)
            : strcmp(name, "shared") == 0 ? run_threads(3, shared)
            : strcmp(name, "late") == 0   ? run_threads(3, late)
            : strcmp(name, "send") == 0   ? run_threads(3, pass)
+           : strcmp(name, "abort") == 0  ? run_threads(2, abort_waiting)
                                          : 2;
 }

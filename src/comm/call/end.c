@@ -36,11 +36,14 @@ static bool may_await_kernels(const struct oh_comm *comm)
 /*
  * As ncclCommDestroy does for NCCL's kernels: the process may end right after, while peers still need data that these
  * kernels send. The wait ends: the monitor fails a call whose peer has departed, and so does a driver that fails.
+ * Returns false if another thread has aborted the communicator meanwhile.
  */
-static void await_kernels(struct oh_comm *comm)
+static bool await_kernels(struct oh_comm *comm)
 {
     CUresult result;
     unsigned failures = 0;
+    const bool was_aborted = oh_comm_is_aborted(comm); /* or revoked: NCCL still has it */
+    oh_comm_begin_use(comm);
     while (may_await_kernels(comm) && (result = oh_order_query(comm)) != CUDA_SUCCESS) {
         failures += result != CUDA_ERROR_NOT_READY;
         if (failures >= QUERY_TRIES) {
@@ -48,6 +51,9 @@ static void await_kernels(struct oh_comm *comm)
         }
         usleep(QUERY_US);
     }
+    const bool is_there = was_aborted || !oh_comm_is_aborted(comm);
+    oh_comm_end_use(comm);
+    return is_there;
 }
 
 /* In a group NCCL ends the communicator with the group, and a non-blocking one in the background. */
@@ -64,21 +70,19 @@ static ncclResult_t failure_of_kernels(const struct oh_comm *comm)
 }
 
 /* At the end of the group, if one is open. */
-static void await_end(struct oh_comm *comm)
+static bool await_end(struct oh_comm *comm)
 {
-    if (oh_group_is_open()) {
-        oh_group_add_end(comm);
-    } else {
-        await_kernels(comm);
+    if (!oh_group_is_open()) {
+        return await_kernels(comm);
     }
+    oh_group_add_end(comm);
+    return true;
 }
 
-void oh_comm_await(struct oh_comm *comm)
+ncclResult_t oh_comm_await(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    if (comm->id.config.blocking) {
-        await_end(comm);
-    }
+    return !comm->id.config.blocking || await_end(comm) ? ncclSuccess : ncclInternalError;
 }
 
 ncclResult_t oh_comm_finalize(struct oh_comm *comm)
