@@ -30,7 +30,7 @@ static bool look(struct oh_live_view *view_p)
 static void test_file_size_limit(void)
 {
     const struct rlimit limit = {4096, 4096};
-    struct oh_live_ref ref = {0};
+    struct oh_live_ref ref = {.entry = NULL};
     int status = -1;
     fflush(stdout);
     const pid_t child = fork();
