@@ -422,7 +422,8 @@ void oh_group_forget(const struct oh_comm *comm)
 
 void oh_group_add_end(struct oh_comm *comm)
 {
-    if (append((void **)&group.ends, &group.end_count, &group.end_room, &comm, sizeof comm) == ncclSuccess) {
+    const size_t size = sizeof(struct oh_comm *); /* NOLINT(bugprone-sizeof-expression): pointers are kept */
+    if (append((void **)&group.ends, &group.end_count, &group.end_room, &comm, size) == ncclSuccess) {
         oh_comm_begin_use(comm);
     }
 }
