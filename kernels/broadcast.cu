@@ -165,7 +165,8 @@ OH_DEVICE bool broadcast_words(const oh_kernel_args &args, const Message &messag
     if (!thread.receive_all()) {
         return false;
     }
-    oh_epoch_finish<ranks>(args, epoch, trigger);
+    /* Of a list the first thread may have words of this rank alone, and others of its block the peer's. */
+    oh_epoch_finish<Message::has_one_root ? ranks : 0>(args, epoch, trigger);
     return true;
 }
 

@@ -9,6 +9,8 @@
 
 /* The parts of the ranks in the larger buffer, of a message that `stride` separates; and the root. */
 template <class Message> struct oh_message_parts {
+    static const bool has_one_root = true;
+
     OH_DEVICE_METHOD const Message &whole_buffers() const
     {
         return static_cast<const Message &>(*this);
@@ -203,6 +205,7 @@ template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_messag
 /* Several calls: words of the message that they make together. */
 template <class Type> struct oh_message_list {
     static const bool is_whole = false;
+    static const bool has_one_root = false;
     const oh_kernel_list_args &list;
 
     explicit OH_DEVICE_METHOD oh_message_list(const oh_kernel_list_args &list_args) : list(list_args)

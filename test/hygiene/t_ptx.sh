@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # The PTX of the kernels: words are relaxed system-scope accesses of 64-bit elements, no path accesses memory before
-# griddepcontrol.wait, and a kernel triggers dependents only behind a test of its parameter. Of each source that reduces
+# griddepcontrol.wait, and a kernel triggers dependents only behind a test of its parameter. A list of broadcasts, which may
+# have several roots, triggers late only when all threads of a block have their words (doc/overlap.md). Of each source that reduces
 # the sum of bf16 and any op of i32, of the others both kernels, 2 ranks: all other kernels have the same primitives.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 nvcc=$(sed -n 's/^NVCC = //p' "$abs_top_builddir/Makefile")
@@ -68,6 +69,9 @@ for name, text in kernels:
     for i, line in enumerate(lines):
         if "launch_dependents" in line and not is_tested("".join(lines[i - 4:i]), text):
             found.add("triggers without a test of its parameter")
+    joined = [i for i, line in enumerate(lines) if line.startswith("bar.sync")]
+    if "Broadcast_List" in name and not any("launch_dependents" in line for i in joined for line in lines[i:i + 8]):
+        found.add("a list does not trigger behind the barrier")
     for what in sorted(found):
         print(f"{name}: {what}")
 END
@@ -103,6 +107,7 @@ else
         expect_found "$source: a load before the wait" "kernels/$source.cu" 's/^    const uint32_t trigger = oh_kernel_begin(args);/    const uint32_t early = oh_word_load(oh_epoch_address(args)); oh_assume(early != 7);\n&/' 'before the wait'
     done
     expect_found "a trigger at the end" kernels/wait.cuh 's/ && trigger == OH_TRIGGER_LATE//' 'without a test'
+    expect_found "a list that triggers by one thread" kernels/broadcast.cu 's/Message::has_one_root ? ranks : 0/ranks/' 'behind the barrier'
     expect_found "an early trigger" kernels/wait.cuh 's/if (trigger == OH_TRIGGER_EARLY) {/{/' 'without a test'
 fi
 tap_done
