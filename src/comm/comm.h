@@ -132,16 +132,22 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 /*
  * Before NCCL finalizes the communicator: has a blocking communicator wait until its kernels have ended, at once or at
  * the end of the group, as NCCL does for its own. oh_comm_destroy does so for each communicator that is not finalized.
- * Returns ncclInternalError if another thread has aborted it meanwhile: NCCL must not see it any more.
+ * Returns ncclInternalError if another thread has aborted it meanwhile: NCCL must not see it any more. After
+ * ncclSuccess the caller calls oh_comm_finalize: until then an abort by another thread does not free the communicator.
  */
 ncclResult_t oh_comm_await(struct oh_comm *comm);
 
 /*
- * After NCCL has finalized the communicator, which it may reject, and before it destroys it. Both return ncclSuccess,
- * or the failure of a communicator with kernels that wait: the caller returns it to the program. oh_comm_destroy then
- * lets these kernels leave, and forgets the communicator. If nobody can be told, kernels go on waiting.
+ * After NCCL has finalized the communicator with the result `res`. If NCCL has rejected the call, the communicator
+ * stays as it is: its calls go on, as those of the other ranks. Returns ncclSuccess, or the failure of a communicator
+ * with kernels that wait: the caller returns it to the program.
  */
-ncclResult_t oh_comm_finalize(struct oh_comm *comm);
+ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res);
+
+/*
+ * Before NCCL destroys the communicator. Returns as oh_comm_finalize does, and lets kernels that wait leave if the
+ * program is told. If nobody can be told, they go on waiting. Forgets the communicator.
+ */
 ncclResult_t oh_comm_destroy(struct oh_comm *comm);
 
 /*

@@ -185,8 +185,7 @@ OH_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     OH_TRY(ours ? oh_comm_await(ours) : ncclSuccess);
     const ncclResult_t res = OH_NCCL(nccl, CommFinalize(comm));
-    const bool ends = ours && !oh_nccl_is_rejected(res); /* else its calls go on, as those of the other ranks */
-    return first_failure(res, ends ? oh_comm_finalize(ours) : ncclSuccess);
+    return first_failure(res, ours ? oh_comm_finalize(ours, res) : ncclSuccess);
 }
 
 OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)

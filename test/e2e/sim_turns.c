@@ -19,6 +19,7 @@
  *   send       a group of a send on a non-blocking communicator of three ranks, and a call on another; while NCCL
  *              launches the send, the third rank, which it does not need, ends the communicator
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
+ *   abandon    the same with a call that NCCL executes
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -473,6 +474,24 @@ static void *abort_waiting(void *argument)
     return NULL;
 }
 
+/* onehop has no memory of the communicator, and frees it at once. */
+static void *abandon(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    pthread_t other;
+    if (self.rank == 0) {
+        MUST(ncclReduce(from, to, SMALL, ncclFloat32, ncclSum, 0, comm, (cudaStream_t)self.stream) == ncclSuccess);
+        MUST(pthread_create(&other, NULL, abort_late, comm) == 0);
+        MUST(ncclCommFinalize(comm) == ncclSuccess);
+        pthread_join(other, NULL);
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(self.rank == 0 || ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -494,12 +513,13 @@ int main(int argc, char **argv)
     const char *name = argc == 2 ? argv[1] : "";
     const bool has_processes = strcmp(name, "replay") == 0 || strcmp(name, "pending") == 0 ||
                                strcmp(name, "destroy") == 0 || strcmp(name, "finalize") == 0;
-    return has_processes                 ? run_processes(name)
-           : strcmp(name, "differ") == 0 ? run_threads(2, differ)
-           : strcmp(name, "reject") == 0 ? run_threads(2, reject)
-           : strcmp(name, "shared") == 0 ? run_threads(3, shared)
-           : strcmp(name, "late") == 0   ? run_threads(3, late)
-           : strcmp(name, "send") == 0   ? run_threads(3, pass)
-           : strcmp(name, "abort") == 0  ? run_threads(2, abort_waiting)
-                                         : 2;
+    return has_processes                  ? run_processes(name)
+           : strcmp(name, "differ") == 0  ? run_threads(2, differ)
+           : strcmp(name, "reject") == 0  ? run_threads(2, reject)
+           : strcmp(name, "shared") == 0  ? run_threads(3, shared)
+           : strcmp(name, "late") == 0    ? run_threads(3, late)
+           : strcmp(name, "send") == 0    ? run_threads(3, pass)
+           : strcmp(name, "abort") == 0   ? run_threads(2, abort_waiting)
+           : strcmp(name, "abandon") == 0 ? run_threads(2, abandon)
+                                          : 2;
 }

@@ -25,6 +25,9 @@ expect_right differ "calls of one communicator of a group differ: no wrong resul
 export ONEHOP_MAX_BYTES=64K
 SIMNODE_NCCL_DELAY_US=300000 expect_right reject "NCCL rejects ncclCommFinalize: calls go on"
 expect_right abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"
+# As in the case before, NCCL is no measure. Freed memory is filled, so that a use of it is seen.
+run_limited env LD_PRELOAD="$plugin" MALLOC_PERTURB_=165 timeout "$limit" "$turns" abandon
+judge "$status" "the same while NCCL waits: onehop uses nothing that the abort has freed"
 expect_right shared "a rank leaves, while a call of another communicator waits on the stream: no error"
 expect_right late "the same behind a call that NCCL launches in the background: no error"
 SIMNODE_NCCL_DELAY_US=300000 expect_right send "a rank leaves that a send of a group does not need: no error"

@@ -82,16 +82,28 @@ static bool await_end(struct oh_comm *comm)
 ncclResult_t oh_comm_await(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    return !comm->id.config.blocking || await_end(comm) ? ncclSuccess : ncclInternalError;
+    oh_comm_begin_use(comm);
+    if (comm->id.config.blocking && !await_end(comm)) {
+        oh_comm_end_use(comm);
+        return ncclInternalError;
+    }
+    return ncclSuccess;
 }
 
-ncclResult_t oh_comm_finalize(struct oh_comm *comm)
+static ncclResult_t finalize(struct oh_comm *comm)
 {
-    OH_KEEP_ERRNO();
     const ncclResult_t differs = oh_difference_log(comm);
     atomic_store(&comm->health.finalized, true);
     oh_comm_leave(comm);
     return differs != ncclSuccess ? differs : failure_of_kernels(comm);
+}
+
+ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
+{
+    OH_KEEP_ERRNO();
+    const ncclResult_t failure = oh_nccl_is_rejected(res) ? ncclSuccess : finalize(comm);
+    oh_comm_end_use(comm);
+    return failure;
 }
 
 void oh_comm_forget(struct oh_comm *comm)
