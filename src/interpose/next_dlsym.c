@@ -78,18 +78,6 @@ OH_EARLY static void *definition_in_libc(const char *name)
     return object ? definition_in(object, name) : NULL;
 }
 
-OH_EARLY void oh_next_iterate(oh_object_visitor *visit, void *user)
-{
-    typedef int iterate(oh_object_visitor *, void *);
-    static _Atomic(iterate *) known;
-    iterate *found = atomic_load_explicit(&known, memory_order_relaxed);
-    found = found ? found : (iterate *)definition_in_libc("dl_iterate_phdr");
-    if (found) {
-        atomic_store_explicit(&known, found, memory_order_relaxed); /* publishes nothing else */
-        found(visit, user);
-    }
-}
-
 OH_EARLY void oh_next_on_exit(void (*function)(int status, void *argument))
 {
     int (*on_exit)(void (*)(int, void *), void *) =
@@ -127,6 +115,13 @@ OH_EARLY bool oh_program_calls(const char *name, const void *definition)
     return found == definition;
 }
 
+/* What this thread does with each object, while it looks at them. */
+static __thread struct {
+    oh_object_visitor *visit; /* NULL: nothing */
+    void *user;
+    bool done;
+} look;
+
 /*
  * libc calls the resolver of an indirect function within dlsym, with the lock that keeps other threads from changing
  * the loader's list. So dlsym answers with a hash of that list (of its memory, and where its objects are), never 0.
@@ -139,7 +134,11 @@ __attribute__((used)) OH_EARLY static void (*hash_objects(void))(void)
     for (const struct link_map *object = first_object(own_object()); object; object = object->l_next) {
         hash = (hash ^ (uintptr_t)object ^ (uintptr_t)object->l_ld << 1) * UINT64_C(0x9e3779b97f4a7c15);
         hash ^= hash >> 32;
+        if (look.visit) {
+            look.visit(object, hash | 1, look.user);
+        }
     }
+    look.done = true;
     return (void (*)(void))(hash | 1);
 }
 
@@ -164,6 +163,25 @@ OH_EARLY uintptr_t oh_next_objects(void)
     }
     atomic_store_explicit(&known, look_up, memory_order_relaxed); /* publishes nothing else */
     return look_up ? (uintptr_t)look_up(RTLD_DEFAULT, TEXT(OBJECTS)) : 0;
+}
+
+OH_EARLY uintptr_t oh_next_visit(oh_object_visitor *visit, void *user)
+{
+    look.visit = visit;
+    look.user = user;
+    look.done = false;
+    uintptr_t objects = oh_next_objects();
+    if (!look.done) { /* another onehop in front has answered, or nobody: without the lock */
+        objects = (uintptr_t)hash_objects();
+    }
+    look.visit = NULL;
+    return objects;
+}
+
+OH_EARLY bool oh_next_is_changing(void)
+{
+    const struct namespace *first = namespaces;
+    return first && *(const volatile __typeof__(first->debug.r_state) *)&first->debug.r_state != RT_CONSISTENT;
 }
 
 OH_EARLY static void *not_found(void *handle, const char *name)

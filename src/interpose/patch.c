@@ -4,7 +4,7 @@
  *
  * Does: Walks the loader's list in three steps, since no object may be opened during a walk: finds copies of NCCL;
  *    holds them and patches their symbol tables; corrects the addresses that new objects already have. The loader
- *    appends to its list: unless an object was unloaded, those beyond the last count are new. An object that another
+ *    appends to its list: if what was seen is still at its begin, only those behind it are new. An object that another
  *    thread loads meanwhile was bound before the first step, and is corrected in the third, or finds the patched table.
  *    Until a copy of NCCL is found, calls nothing that another preloaded object can define: it may call dlsym while it
  *    looks up the functions that it stands for.
@@ -48,9 +48,7 @@
  * recursive: opening an object runs foreign code, which may call dlsym.
  */
 static atomic_bool locked;
-static atomic_ullong seen_loads;   /* objects ever loaded, when last looked at */
-static atomic_uintptr_t seen_list; /* the list then, or before (oh_next_objects) */
-static unsigned long long seen_unloads;
+static atomic_uintptr_t seen_list; /* when last looked at (oh_next_objects) */
 static size_t seen_objects;
 
 /* A page that is writable for a while. The kernel is asked for its protection: the loader may be writing there, too. */
@@ -363,56 +361,36 @@ static void assign_callers(struct caller *callers)
 struct walk {
     size_t first; /* objects before it have been seen */
     size_t objects;
-    unsigned long long loads, unloads;
-    bool changing;           /* the loader changes the list, maybe in this thread: no object may be opened */
+    bool differs;            /* what was seen is not at the begin of the list */
     struct caller **callers; /* that the walk finds; NULL: it finds copies of NCCL */
 };
 
-static int visit_object(struct dl_phdr_info *object, size_t size, void *user)
+static void visit_object(const struct link_map *object, uintptr_t objects, void *user)
 {
     struct walk *walk = user;
     struct oh_elf elf;
-    (void)size;
-    walk->loads = object->dlpi_adds;
-    walk->unloads = object->dlpi_subs;
-    if (walk->objects == 0 && walk->unloads != seen_unloads) {
-        walk->first = 0;
-    }
+    const char *path = object->l_name ? object->l_name : "";
     if (walk->objects++ < walk->first) {
-        return 0;
-    }
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
-        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
-        const char *path = object->dlpi_name ? object->dlpi_name : "";
-        if (header->p_type != PT_DYNAMIC || !oh_elf_read(object->dlpi_addr, dynamic, &elf)) {
-            continue;
-        }
+        walk->differs = objects != atomic_load_explicit(&seen_list, memory_order_relaxed);
+    } else if (!walk->differs && object->l_ld && oh_elf_read(object->l_addr, object->l_ld, &elf)) {
         if (walk->callers) {
             note_caller(walk->callers, &elf, path); /* not this object, which is linked with -Bsymbolic */
         } else {
             oh_real_add(&elf, path);
         }
     }
-    return 0;
 }
 
-static int read_loader_state(struct dl_phdr_info *object, size_t size, void *user)
+/* Returns the value of the list. */
+static uintptr_t walk_objects(struct walk *walk)
 {
-    struct walk *walk = user;
-    (void)size;
-    walk->loads = object->dlpi_adds;
-    for (int i = 0; i < object->dlpi_phnum; i++) { /* the program: its DT_DEBUG says what the loader is doing */
-        const ElfW(Phdr) *header = &object->dlpi_phdr[i];
-        const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(object->dlpi_addr + header->p_vaddr);
-        for (; header->p_type == PT_DYNAMIC && entry->d_tag != DT_NULL; entry++) {
-            const struct r_debug *debug = (const struct r_debug *)entry->d_un.d_ptr;
-            if (entry->d_tag == DT_DEBUG && debug) {
-                walk->changing = *(const volatile __typeof__(debug->r_state) *)&debug->r_state != RT_CONSISTENT;
-            }
-        }
+    uintptr_t list = oh_next_visit(visit_object, walk);
+    if (walk->differs || walk->objects < walk->first) {
+        walk->first = walk->objects = 0;
+        walk->differs = false;
+        list = oh_next_visit(visit_object, walk);
     }
-    return 1;
+    return list;
 }
 
 bool oh_hooks_preloaded(void)
@@ -446,7 +424,7 @@ static void update_copies(int before, size_t first)
         hide_lacking_functions();
         /* With a second copy, every object must have the thunks of its copy. */
         struct walk correct = {.first = before < 2 && oh_real_count() > 1 ? 0 : first, .callers = &callers};
-        oh_next_iterate(visit_object, &correct);
+        walk_objects(&correct);
         assign_callers(callers);
     }
 }
@@ -455,14 +433,13 @@ static void update_objects(void)
 {
     int before = oh_real_count();
     struct walk find = {.first = seen_objects};
-    oh_next_iterate(visit_object, &find);
+    const uintptr_t list = walk_objects(&find);
     if (oh_real_count() > 0) {
         update_copies(before, seen_objects);
     }
     seen_objects = find.objects;
-    seen_unloads = find.unloads;
     /* release: publishes what was patched. Pairs with the acquire load in oh_hooks_update(). */
-    atomic_store_explicit(&seen_loads, find.loads, memory_order_release);
+    atomic_store_explicit(&seen_list, list, memory_order_release);
 }
 
 static bool lock(enum oh_hooks_urgency urgency)
@@ -496,22 +473,6 @@ static void announce_copies(void)
     }
 }
 
-/* Returns whether what is loaded has been looked at. */
-static bool update_if_new(enum oh_hooks_urgency urgency)
-{
-    struct walk now = {0};
-    oh_next_iterate(read_loader_state, &now);
-    if (now.loads == atomic_load_explicit(&seen_loads, memory_order_acquire)) {
-        return true;
-    }
-    if ((urgency == OH_HOOKS_TRY && now.changing) || !lock(urgency)) {
-        return false;
-    }
-    update_objects();
-    unlock();
-    return true;
-}
-
 void oh_hooks_update(enum oh_hooks_urgency urgency)
 {
     static __thread bool looking; /* other preloaded objects may interpose what is called here, and call dlsym */
@@ -520,9 +481,11 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
     }
     looking = true;
     const uintptr_t objects = oh_next_objects();
-    /* acquire: what was patched for them. Pairs with the release store below. */
-    if ((objects == 0 || objects != atomic_load_explicit(&seen_list, memory_order_acquire)) && update_if_new(urgency)) {
-        atomic_store_explicit(&seen_list, objects, memory_order_release);
+    /* acquire: what was patched for the list. Pairs with the release store in update_objects(). */
+    if ((objects == 0 || objects != atomic_load_explicit(&seen_list, memory_order_acquire)) &&
+        !(urgency == OH_HOOKS_TRY && oh_next_is_changing()) && lock(urgency)) {
+        update_objects();
+        unlock();
     }
     if (urgency == OH_HOOKS_WAIT) {
         announce_copies();
@@ -573,7 +536,7 @@ void oh_hooks_end(void)
     if (!oh_hooks_preloaded() || !lock(OH_HOOKS_TRY)) {
         return;
     }
-    oh_next_iterate(visit_object, &find);
+    walk_objects(&find);
     const char *front = oh_real_count() > 0 ? find_dlsym_in_front() : NULL;
     if (front) {
         OH_INFO(

@@ -8,7 +8,7 @@
  *      a call with a communicator that onehop knows: the copy that made it;
  *      a call through a thunk: the thunk's copy; with several copies every object gets thunks;
  *      another call: the copy to which the object at the return address is bound. A tail call has its caller's address.
- * Threads: any, but oh_hooks_update not from within dl_iterate_phdr: it takes the loader's locks.
+ * Threads: any, but oh_hooks_update not from within dl_iterate_phdr: it opens objects.
  * Owns: the tables, which are never freed, and references to the libraries.
  */
 #ifndef OH_INTERPOSE_REAL_H_
@@ -146,15 +146,21 @@ typedef void *(*oh_dlsym_function)(void *handle, const char *name);
 extern _Atomic(oh_dlsym_function) oh_next_dlsym, oh_next_dlvsym;
 void oh_next_dlsym_find(void);
 
-/* Calls libc's own dl_iterate_phdr, which no other object can define. */
-typedef int oh_object_visitor(struct dl_phdr_info *object, size_t size, void *user);
-void oh_next_iterate(oh_object_visitor *visit, void *user);
-
 /*
  * Returns a value that changes with the loader's list of objects; 0: unknown. Takes only the lock that dlsym takes in
  * any case. An object that takes another's place in all respects does not change it.
  */
 uintptr_t oh_next_objects(void);
+
+/*
+ * The same, and calls visit for each object, with that lock held. objects: the value for the list up to this object.
+ * The visitor opens no object.
+ */
+typedef void oh_object_visitor(const struct link_map *object, uintptr_t objects, void *user);
+uintptr_t oh_next_visit(oh_object_visitor *visit, void *user);
+
+/* Returns whether the loader changes the list, maybe in this thread: no object may be opened. */
+bool oh_next_is_changing(void);
 
 /* Calls libc's own on_exit. */
 void oh_next_on_exit(void (*function)(int status, void *argument));
