@@ -3,7 +3,9 @@
  * nccl_conf.c - reads nccl.conf, and values of NCCL's variables
  *
  * Does: See nccl_conf.h. A line of the file is NAME=VALUE; of two lines with one name the first counts, as with setenv
- * without overwriting (initEnv of NCCL). Threads: any; pthread_once. Owns: the settings.
+ *    without overwriting (initEnv of NCCL).
+ * Threads: any; pthread_once.
+ * Owns: the settings.
  */
 #include "util/nccl_conf.h"
 
@@ -113,8 +115,7 @@ int oh_nccl_cta_policy(const char *text, int unset)
     return policy;
 }
 
-/* --- NCCL_ALGO ------------------------------------------------------------------------------------------------------
- */
+/* --- NCCL_ALGO ---------------------------------------------------------------------------------------------------- */
 
 /*
  * In a bit set of algorithms. Inside a host NCCL has no CollNet and no NVLSTree, and uses no PAT (tuning.cc:277 and

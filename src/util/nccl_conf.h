@@ -4,7 +4,8 @@
  *
  * Does: Reads a variable from the environment, else from NCCL's files: that of NCCL_CONF_FILE, or .nccl.conf in the
  *    user's home, then /etc/nccl.conf. NCCL copies these files into the environment when it starts, which may be after
- *    onehop's first question. onehop changes no variable.
+ *    onehop's first question. Reads values as NCCL does: numbers, NCCL_CTA_POLICY, NCCL_ALGO. onehop changes no
+ *    variable.
  * Threads: any.
  * Owns: the settings of the files, read once, for the life of the process.
  */
