@@ -125,7 +125,7 @@ void oh_hooks_begin(void);
  */
 void oh_hooks_end(void);
 
-/* Returns whether this process was forked: another thread may have left the lock of dl_iterate_phdr locked. */
+/* Returns whether this process was forked: another thread may have been changing the loader's list. */
 bool oh_hooks_are_forked(void);
 
 /*

@@ -405,7 +405,7 @@ static void *late(void *argument)
     if (self.rank == 0) {
         first = sum(&self, pair.first, pair.from, pair.to, LARGE);
         MUST(first == ncclInProgress);
-        usleep(LATE_US / 10); /* NCCL has launched it */
+        usleep(LATE_US); /* NCCL has launched it */
         MUST(sum(&self, pair.second, pair.from, pair.other, SMALL) == ncclSuccess);
         await(pair.first, first);
     } else if (self.rank == 1) {
