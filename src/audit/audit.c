@@ -22,7 +22,8 @@
 static struct oh_elf onehop;
 static atomic_bool onehop_known;
 
-static atomic_int copies; /* of NCCL, ever opened */
+static atomic_int copies; /* of NCCL that are open; the cookie of each is IS_NCCL */
+#define IS_NCCL 1
 
 EXPORT unsigned int la_version(unsigned int version)
 {
@@ -42,8 +43,19 @@ EXPORT unsigned int la_objopen(struct link_map *map, Lmid_t space, uintptr_t *co
         return 0; /* what it finds in NCCL is meant for itself */
     }
     const bool is_nccl = oh_elf_find(&elf, "pncclGetVersion") != NULL;
-    atomic_fetch_add_explicit(&copies, is_nccl, memory_order_relaxed);
+    if (is_nccl) {
+        *cookie = IS_NCCL;
+        atomic_fetch_add_explicit(&copies, 1, memory_order_relaxed);
+    }
     return LA_FLG_BINDFROM | (is_nccl ? LA_FLG_BINDTO : 0);
+}
+
+EXPORT unsigned int la_objclose(uintptr_t *cookie)
+{
+    if (*cookie == IS_NCCL) {
+        atomic_fetch_sub_explicit(&copies, 1, memory_order_relaxed);
+    }
+    return 0;
 }
 
 /* Thunks are in onehop's code, which is in front of its dynamic section. */

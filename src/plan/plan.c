@@ -197,9 +197,9 @@ static uint64_t power_below(double bytes)
  * With all ranks sending at w, a message of S bytes takes h + (n - 1) S / w by one-shot and h + x + 2 (n - 1) / n S / w
  * by two-shot. On H200 x, a further hop and the start of a sum, is 0.98 us (n = 4; 1.17, 1.01 and 0.76 us at 64, 128
  * and 256 KiB), and w is 0.787 of what the links can do (354 of 450 GB/s). With two ranks both send as much; two-shot,
- * which loads less from its own memory, was faster from 4 MiB on (2 x H100). Where NCCL becomes the faster, no model
- * tells: 16 MiB with two H100, so less by slower links; 4 MiB with more ranks is cautious. All-gather and
- * reduce-scatter take h + (n - 1) / n S / w, which is the least there is. The root of a broadcast sends (n - 1) S.
+ * which loads less from its own memory, was faster from 4 MiB on (2 x H100; 2 x H200: as fast). Where NCCL becomes the
+ * faster, no model tells: 16 MiB with two H100, so less by slower links; 4 MiB with more ranks is cautious. All-gather
+ * and reduce-scatter take h + (n - 1) / n S / w, which is the least there is. The root of a broadcast sends (n - 1) S.
  */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps)
 {
