@@ -149,6 +149,22 @@ wait $job 2>/dev/null
 await 5 has_died "$(cat "$scratch/pid")"
 tap_point $? "run --stats: the program dies with it" "process $(cat "$scratch/pid") is still there"
 rm -f "$scratch"/onehop-stats.?????? # a killed command leaves its file
+# The kernel tells only the leader of a session that its terminal has hung up. Here that is the command.
+hang_up='import os, pty, signal, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+while b"ready" not in os.read(terminal, 100):
+    pass
+os.close(terminal)
+print("ended by signal", os.WTERMSIG(os.waitpid(pid, 0)[1]))'
+if command -v python3 >/dev/null; then
+    expect "run --stats: its terminal hangs up, and the program is told" 0 '^ended by signal 1$' \
+        -- run_limited python3 -c "$hang_up" "$onehop" run --stats -- bash -c 'echo ready; exec sleep 60'
+else
+    tap_skip "run --stats: its terminal hangs up" "no python3"
+fi
 
 # --- the sums
 
@@ -206,6 +222,10 @@ else
     expect "--via audit --stats, ctypes" 0 '^onehop: 12 of 12 collective calls served, .* in 2 processes$' \
         -- run --via audit --stats -- bash -c "$python" "$ctypes" "$(new_folder)" libnccl.so.2
 fi
+# Several signals at once, of which one at a time is passed on. The command is stopped, so that all wait with the program's end.
+run --stats -- bash -c 'command=$PPID; kill -STOP $command; kill -USR1 $command; kill -USR2 $command; kill -TERM $command
+    { sleep 0.3; kill -CONT $command; } >/dev/null 2>&1 & exit 3'
+expect "--stats: signals that come with the program's end" 3 '^onehop: no communicator was seen'
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 TMPDIR=/nowhere run --stats -- true
 expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'

@@ -3,8 +3,9 @@
  * supervise.c - a child with our signals and our end
  *
  * Does: Blocks signals and takes them one by one, so there is no handler and no race. A signal of the terminal (its
- *    si_code is the kernel's) reaches the whole foreground group, so the child too, and is not passed on. A signal that
- *    a process sends to the group reaches the child twice: the two cases cannot be told apart.
+ *    si_code is the kernel's) reaches the whole foreground group, so the child too, and is not passed on; but its
+ *    hang-up reaches the leader of the session alone. A signal that a process sends to the group reaches the child
+ *    twice: the two cases cannot be told apart.
  * Threads: one.
  * Owns: the child.
  */
@@ -44,6 +45,12 @@ static void become(char **argv, pid_t parent, int report)
     _exit(OH_EXIT_FAILED);
 }
 
+/* The terminal has not sent the same signal to the child. */
+static bool is_ours_alone(const siginfo_t *info)
+{
+    return info->si_code != SI_KERNEL || (info->si_signo == SIGHUP && getsid(0) == getpid());
+}
+
 /* Passes signals on until the program has ended; reaps all children. Returns the program's wait status. */
 static int watch(pid_t program, const sigset_t *set, void (*look)(void *), void *user)
 {
@@ -60,7 +67,7 @@ static int watch(pid_t program, const sigset_t *set, void (*look)(void *), void 
             look(user);
         }
         int number = sigtimedwait(set, &info, &half_second);
-        if (number > 0 && number != SIGCHLD && info.si_code != SI_KERNEL) {
+        if (number > 0 && number != SIGCHLD && is_ours_alone(&info)) {
             kill(program, number);
         }
     }
@@ -76,6 +83,7 @@ int oh_supervise(char **argv, void (*look)(void *), void *user)
 {
     static const int signals[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD};
     static const struct sigaction standard = {.sa_handler = SIG_DFL};
+    static const struct timespec now = {0, 0};
     sigset_t set;
     int report[2], status = OH_SUPERVISE_NOT_STARTED;
     pid_t parent = getpid();
@@ -102,6 +110,9 @@ int oh_supervise(char **argv, void (*look)(void *), void *user)
         waitpid(program, NULL, 0);
     }
     close(report[0]);
+    /* What is left was meant for a program that has ended. The caller has yet to say what it did. */
+    while (sigtimedwait(&set, NULL, &now) > 0) {
+    }
     sigprocmask(SIG_SETMASK, &mask, NULL);
     return status;
 }
