@@ -129,6 +129,12 @@ expect_held "a single rank: its calls come, and are not served" 1 '0 of 3 collec
     '^verdict: no: 0 of 3' -- hold env LD_PRELOAD="$plugin" "${lone[@]}"
 expect_held "disabled there" 1 'note +variable +ONEHOP_DISABLE=1' '^verdict: no: ONEHOP_DISABLE=1 is set' \
     -- hold env LD_PRELOAD="$plugin" ONEHOP_DISABLE=1 "${lone[@]}"
+many=()
+for number in {1..99}; do
+    many+=("ONEHOP_OTHER_$number=1")
+done
+expect_held "more variables than a report shows: what decides is there" 1 'note +variable +ONEHOP_OTHER_' 'yes +onehop +' \
+    '^verdict: no: 0 of 3' -- hold env "${many[@]}" LD_PRELOAD="$plugin" "${lone[@]}"
 expect_held "NCCL stands in front of onehop: its calls come" 1 'by LD_PRELOAD' '^verdict: no: 0 of 3' \
     -- hold env LD_PRELOAD="$stand_ins/libnccl.so.2 $plugin" "${lone[@]}"
 expect_held "statically linked" 2 'by LD_PRELOAD' '^verdict: unknown: no libnccl.so is loaded; .*statically linked' \

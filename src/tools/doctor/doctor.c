@@ -47,7 +47,7 @@ static const char help[] = "usage: onehop doctor [--json] [--simulated]\n"
 void oh_doctor_add(struct oh_doctor_report *report, const char *name, enum oh_answer answer, const char *format, ...)
 {
     va_list args;
-    if (report->findings == OH_DOCTOR_FINDINGS) {
+    if (report->findings >= (answer == OH_ANSWER_NOTE ? OH_DOCTOR_NOTES : OH_DOCTOR_FINDINGS)) {
         return;
     }
     struct oh_finding *finding = &report->finding[report->findings++];

@@ -17,7 +17,8 @@
 #include "tools/shared/tool.h"
 
 #define OH_DOCTOR_TEXT 512
-#define OH_DOCTOR_FINDINGS 40
+#define OH_DOCTOR_FINDINGS 64
+#define OH_DOCTOR_NOTES 48 /* findings from which on there is no note: what decides has room */
 
 enum oh_answer {
     OH_ANSWER_YES,
