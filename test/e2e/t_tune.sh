@@ -26,6 +26,9 @@ expect "more ranks than GPUs: exit status 1" 1 'CUDA sees 2' -- tune -n 4 "${sma
 CUDA_VISIBLE_DEVICES=1 refuses "one GPU" 1 \
     '^onehop: tune: at least 2 GPUs are needed; CUDA sees 1 here$' -- tune "${small[@]}"
 
+refuses "no size holds an element of the types" 2 '^onehop: tune: --minbytes 1 --maxbytes 2: no size holds an element' \
+    -- tune -b 1 -e 2 -d float -o "$work/none.tuning" "${small[@]}"
+
 # Where a table cannot be left is told before anything is measured: there is no report.
 touch "$scratch/no-folder"
 for place in "$scratch/none/x" "$scratch" /dev/full; do
@@ -95,6 +98,15 @@ tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
     [ ! -s "$err" ]
 tap_point $? "-o -: the table on stdout, and nothing else" "$(diagnosis)"
+folder=$scratch/$(printf '%0200d/%0200d/%0200d' 1 2 3)
+mkdir -p "$folder"
+tune -b 2K -e 2K -d float --eager -o "$folder/long.tuning" "${small[@]}"
+[ "$status" = 0 ] && [ "$(head -n 1 "$folder/long.tuning")" = "onehop-tuning 3" ] && grep -q "^# $folder/long.tuning: " "$out"
+tap_point $? "-o: a long path" "$(diagnosis; find "$scratch/$(printf %0200d 1)")"
+# A size is that of the larger buffer: of 8 bytes each of two ranks has a float.
+tune -b 4 -e 8 -d float,double --collective allgather --graph -o - "${small[@]}"
+[ "$status" = 0 ] && grep -qE '^ +8 +(oneshot|nccl) .*# graph ' "$out"
+tap_point $? "sizes of which a rank has no element are left out" "$(diagnosis)"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_COLLECTIVES=broadcast ONEHOP_TUNING_FILE=none expect \

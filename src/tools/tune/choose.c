@@ -61,7 +61,9 @@ static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *poi
 
 bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes)
 {
-    return options->perf.type[type] && oh_perf_types[type].size <= bytes;
+    const uint32_t parts =
+        oh_collective_parts((enum onehop_collective)options->perf.collective, (uint32_t)options->perf.ranks);
+    return options->perf.type[type] && oh_perf_types[type].size * parts <= bytes;
 }
 
 void oh_tune_list(struct oh_tune *tune)

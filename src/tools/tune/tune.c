@@ -133,16 +133,15 @@ static void make_folders(const char *path)
 
 /* Opens the file of --output, or one in the cache, whose folders are made. */
 static void open_output(const struct oh_tune_options *options, const struct oh_tuning_key *key,
-                        char path_p[OH_STORE_PATH], struct oh_outfile *file)
+                        char cache_p[OH_STORE_PATH], struct oh_outfile *file)
 {
-    if (options->output) {
-        snprintf(path_p, OH_STORE_PATH, "%s", options->output);
-    } else if (oh_store_cache_path(key, path_p)) {
-        make_folders(path_p);
-    } else {
+    if (!options->output && !oh_store_cache_path(key, cache_p)) {
         OH_TOOL_FAIL("neither XDG_CACHE_HOME nor HOME names a folder; --output can name a file");
     }
-    oh_outfile_open(path_p, file);
+    if (!options->output) {
+        make_folders(cache_p);
+    }
+    oh_outfile_open(options->output ? options->output : cache_p, file);
 }
 
 /* Settles the number of ranks and the key, but for NCCL's version, which a run tells. */
@@ -175,24 +174,28 @@ static void run(struct oh_tune_options *options, struct oh_tune *tune)
 {
     const struct oh_perf_options *perf = &options->perf;
     struct oh_outfile file;
-    char path[OH_STORE_PATH], from[OH_STORE_PATH];
+    char cache[OH_STORE_PATH], from[OH_STORE_PATH];
     settle(options, tune);
-    open_output(options, &tune->key, path, &file);
+    oh_tune_list(tune);
+    if (tune->points == 0) {
+        OH_TOOL_REFUSE("--minbytes %zu --maxbytes %zu: no size holds an element of the types; expected a larger size",
+                       perf->min_bytes, perf->max_bytes);
+    }
+    open_output(options, &tune->key, cache, &file);
     if (!options->output) {
         oh_outfile_drop(&file);
     }
-    oh_tune_list(tune);
     oh_tune_measure(tune);
     const bool is_file = options->output && strcmp(options->output, "-") != 0;
     if (!is_file || !oh_store_load_file(options->output, &tune->key, &tune->before)) {
         oh_store_load(&tune->key, &tune->before, from);
     }
     if (!options->output) {
-        open_output(options, &tune->key, path, &file);
+        open_output(options, &tune->key, cache, &file);
     }
-    if (strcmp(path, "-") != 0) {
-        printf("# %s: %d of %d candidates for each size; us a call, of %d; slowest rank, median of %d rounds\n", path,
-               tune->measured, tune->candidates, perf->iters, perf->rounds);
+    if (strcmp(file.path, "-") != 0) {
+        printf("# %s: %d of %d candidates for each size; us a call, of %d; slowest rank, median of %d rounds\n",
+               file.path, tune->measured, tune->candidates, perf->iters, perf->rounds);
         write_table(stdout, tune);
         if (fflush(stdout) != 0 || ferror(stdout)) {
             OH_TOOL_FAIL("the report cannot be written: %m");
