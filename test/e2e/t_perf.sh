@@ -181,6 +181,9 @@ refuses "one GPU has no floor" 1 '--floor needs 2 to 8 GPUs' -- perf -g 1 --floo
 refuses "no NCCL" 1 'cannot load /nowhere/libnccl.so' -- perf --nccl /nowhere/libnccl.so
 refuses "a library that is another" 1 'undefined symbol: nccl' -- perf --onehop "$stand_ins/libcuda.so.1" -b 64 -e 64
 refuses "no recording" 1 '/nowhere/x.csv: No such file' -- perf --from /nowhere/x.csv
+{ printf '# settings: %02000d\n' 1; cat "$scratch/kept.csv"; } >"$scratch/long.csv"
+expect "a comment of 2000 characters, as of a launcher's command line" 0 '^# [0-9.]+ x SIMULATED|^# SIMULATED' \
+    -- perf --from "$scratch/long.csv"
 refuses "a file that is none" 1 'README.md:[0-9]+: not the head' -- perf --from "$abs_top_srcdir/README.md"
 refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file' -- perf --csv /nowhere/x.csv
 refuses "a folder" 1 ': Is a directory' -- perf --csv "$scratch"

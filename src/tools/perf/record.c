@@ -274,15 +274,16 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
 {
     static char problem[PATH_MAX + 128];
     const char *what = NULL;
-    char line[1024];
+    char *line = NULL;
+    size_t room = 0;
     int number = 0;
     bool head = false;
     FILE *stream = fopen(path, "re");
     problem[0] = '\0';
-    while (!what && stream && fgets(line, sizeof line, stream)) {
+    while (!what && stream && getline(&line, &room, stream) > 0) {
         number++;
         line[strcspn(line, "\r\n")] = '\0';
-        oh_text_clean(line, sizeof line);
+        oh_text_clean(line, room);
         if (line[0] == '#' && line[1] == ' ') {
             what = read_comment(line, run);
         } else if (head) {
@@ -292,6 +293,7 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
             what = head ? NULL : "not the head of a file of onehop perf --csv";
         }
     }
+    free(line);
     if (run->rows > 0) {
         merge_rows(run);
     }
