@@ -44,6 +44,14 @@ draw "$csv" "$scratch/drawn.svg"
 [ "$status" = 0 ] && grep -q 'SIMULATED (times mean nothing): 2 x' "$scratch/drawn.svg" &&
     [ "$(grep -c '^plot ' "$scratch/drawn.svg")" = 2 ] && [ "$(ls "$scratch" | grep -c 'drawn')" = 1 ]
 tap_point $? "plot asks gnuplot for a picture that says SIMULATED" "$(cat "$err"; ls "$scratch")"
+mkdir "$scratch/odd"
+for odd in a=1 'b\tc' 'd e'; do
+    cp "$csv" "$scratch/odd/$odd.csv"
+    run_limited env -C "$scratch/odd" PATH="$scratch/bin:$PATH" "$BASH" "$abs_top_srcdir/scripts/plot" "$odd.csv"
+    [ "$status" = 0 ] && [ -s "$scratch/odd/$odd.svg" ] && [ "$(find "$scratch/odd" -type f | wc -l)" = 2 ]
+    tap_point $? "plot: a file with the name $odd.csv" "$(cat "$err"; find "$scratch/odd")"
+    rm -rf "$scratch/odd"/*
+done
 stand_in 'exit 3'
 refuses "gnuplot that fails" 1 'gnuplot did not write the whole picture' -- draw "$csv" "$work/none.svg"
 stand_in 'echo "<svg>" >"$to"'
