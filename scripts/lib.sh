@@ -359,6 +359,11 @@ oh_make() {
     (cd "$dir" && oh_run "$dir/make.log" make -j"$(nproc)" "$@") # by `make -C` libtool would see through oh_top's link
 }
 
+# oh_quoted WORD...: the words as a shell reads them again, for a package's own build.
+oh_quoted() {
+    printf '%s' "${*@Q}"
+}
+
 # oh_dist BUILD CONFIGURE-ARGUMENT...: puts the tarball of this tree into BUILD/source, which it empties.
 oh_dist() {
     local source=$1/source log=$1

@@ -26,6 +26,15 @@ wait $script
 [ $? = 143 ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
 tap_point $? "a script that is ended takes its command along" "command: $command"
 
+# The arguments of configure that scripts/deb and rpm hand on.
+for words in "" "--with-nccl=/n CFLAGS=-O2_-g CC=it's '' --x"; do
+    mapfile -t words < <(tr ' _' '\n ' <<<"$words" | sed '/^$/d')
+    text=$(bash -c '. "$0"; oh_quoted "$@"' "$abs_top_srcdir/scripts/lib.sh" "${words[@]}")
+    eval "again=($text)"
+    [ "${#again[@]}" = "${#words[@]}" ] && [ "${again[*]}" = "${words[*]}" ]
+    tap_point $? "${#words[@]} words are quoted for a shell" "$text"
+done
+
 # A tree in a folder whose name configure refuses.
 mkdir -p "$scratch/a tree's \$folder/scripts"
 cp "$abs_top_srcdir/scripts/lib.sh" "$scratch/a tree's \$folder/scripts"
