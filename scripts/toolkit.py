@@ -225,6 +225,8 @@ def fetch_wheel(package, version, patterns, folder, pinned=True):
 
 def fetch_nccl(wheel, folder):
     """The path of libnccl of a wheel, PACKAGE==VERSION, below folder, where it may be already."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", wheel):
+        sys.exit(f"{os.path.basename(sys.argv[0])}: {wheel}: neither a file nor PACKAGE==VERSION")
     target = os.path.join(folder, wheel.replace("==", "-"))
     if not glob.glob(f"{target}/lib/libnccl.so*"):
         os.makedirs(target, exist_ok=True)

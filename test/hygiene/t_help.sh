@@ -80,4 +80,14 @@ for script in apps compare-nccl-tests plot results quickstart check deb rpm whee
     expect_sentence "scripts/$script --nonsense: nothing is done" 2 "^$script: .*--nonsense" \
         -- run bash "$abs_top_srcdir/scripts/$script" --nonsense
 done
+if command -v python3 >/dev/null; then
+    mkdir -p "$scratch/built/.libs"
+    touch "$scratch/built/.libs/libnccl-net-onehop.so"
+    run python3 "$abs_top_srcdir/scripts/nccl-wheels" --build "$scratch/built" "$scratch/none/libnccl.so.2"
+    [ "$status" = 1 ] && [ "$(cat "$err")" = "nccl-wheels: $scratch/none/libnccl.so.2: neither a file nor PACKAGE==VERSION" ] &&
+        [ ! -e "$scratch/none" ]
+    tap_point $? "scripts/nccl-wheels, a file that is not there: no folder is made for it" "$(cat "$err"; find "$scratch/none")"
+else
+    tap_skip "scripts/nccl-wheels, a file that is not there" "no python3"
+fi
 tap_done
