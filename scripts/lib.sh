@@ -364,9 +364,9 @@ oh_quoted() {
     printf '%s' "${*@Q}"
 }
 
-# oh_dist BUILD CONFIGURE-ARGUMENT...: puts the tarball of this tree into BUILD/source, which it empties.
+# oh_dist BUILD CONFIGURE-ARGUMENT...: puts the tarball of this tree into BUILD/onehop-source, which it empties.
 oh_dist() {
-    local source=$1/source log=$1
+    local source=$1/onehop-source log=$1
     shift
     rm -rf "$source"
     mkdir -p "$source/dist"

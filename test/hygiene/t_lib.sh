@@ -35,6 +35,16 @@ for words in "" "--with-nccl=/n CFLAGS=-O2_-g CC=it's '' --x"; do
     tap_point $? "${#words[@]} words are quoted for a shell" "$text"
 done
 
+# BUILD_DIR may have files of others.
+mkdir -p "$scratch/dist/scripts" "$scratch/out/source"
+touch "$scratch/out/source/theirs"
+cp "$abs_top_srcdir/scripts/lib.sh" "$scratch/dist/scripts"
+printf '#!/bin/sh\nprintf "dist-gzip:\\n\\ttouch onehop-1.tar.gz\\n" >Makefile\n' >"$scratch/dist/configure"
+chmod +x "$scratch/dist/configure"
+bash -c '. "$0"; oh_dist "$1"' "$scratch/dist/scripts/lib.sh" "$scratch/out" >"$scratch/dist.log" 2>&1
+[ -e "$scratch/out/onehop-source/onehop-1.tar.gz" ] && [ -e "$scratch/out/source/theirs" ]
+tap_point $? "a tarball for packages leaves what is others'" "$(cat "$scratch/dist.log"; find "$scratch/out")"
+
 # A tree in a folder whose name configure refuses.
 mkdir -p "$scratch/a tree's \$folder/scripts"
 cp "$abs_top_srcdir/scripts/lib.sh" "$scratch/a tree's \$folder/scripts"
