@@ -117,6 +117,8 @@ else
 fi
 mv "$csv" "$scratch/kept.csv"
 rm -f "$json"
+expect "SIGCHLD is ignored, as a parent may leave it" 0 '^# 1 of 1 right' \
+    -- run_limited env --ignore-signal=CHLD "$onehop" perf -b 64 -e 64 $few --graph
 perf --from "$scratch/kept.csv"
 [ "$status" = 0 ] && diff <(rows "$scratch/table") <(rows "$out") >"$scratch/diff"
 tap_point $? "--from shows it again" "$(cat "$scratch/diff" "$err")"

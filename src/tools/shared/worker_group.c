@@ -100,7 +100,8 @@ static void end_all(const struct oh_workers *workers, const pid_t *pid)
 static void start_all(const struct oh_workers *workers, pid_t *pid)
 {
     pid_t parent = getpid();
-    fflush(NULL); /* else a child would write again what is buffered */
+    fflush(NULL);             /* else a child would write again what is buffered */
+    signal(SIGCHLD, SIG_DFL); /* where it is ignored, nothing says that a member has ended */
     for (int member = 0; member < workers->members; member++) {
         pid[member] = fork();
         if (pid[member] == 0) {
