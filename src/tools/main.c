@@ -6,10 +6,12 @@
 
 #include "tools/shared/tool.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct {
     const char *name;
@@ -35,8 +37,19 @@ static void usage(FILE *stream)
     fprintf(stream, "\n`onehop COMMAND --help` shows its options; `onehop --version` the version.\n");
 }
 
+/* No file shall get the number of a standard stream that is closed. It stays of no use, and closed for a program. */
+static void occupy_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) {
+            open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
+    occupy_standard_streams();
     oh_tool_ignore_sigpipe();
     json_set_alloc_funcs(oh_tool_allocate, free);
     if (argc < 2) {

@@ -188,6 +188,8 @@ expect "a comment of 2000 characters, as of a launcher's command line" 0 '^# [0-
     -- perf --from "$scratch/long.csv"
 refuses "a file that is none" 1 'README.md:[0-9]+: not the head' -- perf --from "$abs_top_srcdir/README.md"
 refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file' -- perf --csv /nowhere/x.csv
+refuses "stdout is closed: no table in another file" 1 'the table cannot be written: Bad file descriptor' \
+    -- run_limited bash -c '"$@" >&-' bash "$onehop" perf -b 64 -e 64 $few --csv "$csv"
 refuses "a folder" 1 ': Is a directory' -- perf --csv "$scratch"
 expect "a full disk, --csv" 1 'perf: /dev/full: No space left' \
     -- perf --from "$scratch/kept.csv" --csv /dev/full --json -
