@@ -20,6 +20,9 @@ static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *call
         if (oh_kind_has_kernels(call->kind) && oh_nccl_depth == 0) {
             oh_stats_count_unknown();
         }
+        if (oh_nccl_depth == 0) {
+            oh_group_note_unknown();
+        }
         return oh_call_forward(call);
     }
     if (oh_call_begin(call, &res) == OH_ROUTE_NCCL) {

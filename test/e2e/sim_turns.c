@@ -21,11 +21,17 @@
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *   abandon    the same with a call that NCCL executes
  *
+ *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
+ *              split. The two ranks are no communicator
+ *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
+ *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
 #include <cuda.h>
+#include <dlfcn.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -155,6 +161,17 @@ struct board {
     _Atomic int ready;
 };
 
+#define JOBS 2
+#define JOB_RANKS 3
+
+struct jobs {
+    struct {
+        ncclUniqueId id, grown;
+        _Atomic int ready;
+    } of[JOBS];
+    _Atomic int met, done;
+};
+
 static int replay(struct board *board, int rank)
 {
     const struct rank self = begin(rank);
@@ -272,6 +289,66 @@ static int end_in_group(struct board *board, int process, bool finalizes)
     return 0;
 }
 
+typedef ncclResult_t (*grow_fn)(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
+
+/* Rank 1 alone has onehop. Ranks 0 and 1 grow to three, and are split from these. */
+static int stranger(struct jobs *jobs, int job, int rank)
+{
+    const grow_fn grow = (grow_fn)dlsym(RTLD_DEFAULT, "ncclCommGrow");
+    ncclComm_t two = NULL, three = NULL, split = NULL;
+    setenv("ONEHOP_DISABLE", rank == 1 ? "0" : "1", 1);
+    const struct rank self = begin(JOB_RANKS * job + rank);
+    if (rank == 0) {
+        MUST(ncclGetUniqueId(&jobs->of[job].id) == ncclSuccess && ncclGetUniqueId(&jobs->of[job].grown) == ncclSuccess);
+        jobs->of[job].ready++;
+    }
+    while (jobs->of[job].ready == 0) {
+        usleep(1000);
+    }
+    MUST(rank == 2 || ncclCommInitRank(&two, 2, jobs->of[job].id, rank) == ncclSuccess);
+    MUST(grow(two, JOB_RANKS, rank == 1 ? NULL : &jobs->of[job].grown, rank == 2 ? 2 : -1, &three, NULL) ==
+         ncclSuccess);
+    jobs->met++;
+    while (jobs->met < JOBS * JOB_RANKS) {
+        usleep(1000);
+    }
+    usleep(rank == 1 ? 0 : LATE_US);
+    MUST(ncclCommSplit(three, rank == 2 ? NCCL_SPLIT_NOCOLOR : 0, rank == 0 ? job : 1 - job, &split, NULL) ==
+         ncclSuccess);
+    if (rank < 2) {
+        void *from = filled(&self, (float)(1 + rank + 10 * job)), *to = filled(&self, 0);
+        MUST(sum(&self, split, from, to, SMALL) == ncclSuccess);
+        MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, (float)(3 + 20 * job)));
+    }
+    jobs->done++;
+    while (jobs->done < JOBS * JOB_RANKS) {
+        usleep(1000);
+    }
+    return 0;
+}
+
+static int run_jobs(void)
+{
+    struct jobs *jobs = mmap(NULL, sizeof *jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int failed = jobs == MAP_FAILED, status;
+    pid_t pid[JOBS * JOB_RANKS];
+    for (int i = 0; i < JOBS * JOB_RANKS && !failed; i++) {
+        pid[i] = fork();
+        if (pid[i] == 0) {
+            exit(stranger(jobs, i / JOB_RANKS, i % JOB_RANKS));
+        }
+    }
+    for (int i = 0; i < JOBS * JOB_RANKS; i++) {
+        if (wait(&status) < 0 || status != 0) {
+            for (int other = 0; other < JOBS * JOB_RANKS && !failed; other++) {
+                kill(pid[other], SIGKILL);
+            }
+            failed = 1;
+        }
+    }
+    return failed;
+}
+
 static int run_processes(const char *name)
 {
     struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -370,12 +447,26 @@ static void end_pair(const struct rank *self, struct pair *pair)
     pthread_barrier_wait(&barrier);
 }
 
+/* Of a communicator, by all ranks: onehop does not know it any more. */
+static void suspend_and_resume(ncclComm_t comm)
+{
+    ncclResult_t (*const suspend)(ncclComm_t, int) =
+        (ncclResult_t(*)(ncclComm_t, int))dlsym(RTLD_DEFAULT, "ncclCommSuspend");
+    ncclResult_t (*const resume)(ncclComm_t) = (ncclResult_t(*)(ncclComm_t))dlsym(RTLD_DEFAULT, "ncclCommResume");
+    MUST(!comm || (suspend(comm, 1) == ncclSuccess && resume(comm) == ncclSuccess));
+}
+
+static bool suspends;
+
 static void *shared(void *argument)
 {
     static atomic_bool has_left;
     const struct rank self = begin((int)(intptr_t)argument);
     for (int number = 0; number < PAIRS && !has_left; number++) {
         struct pair pair = make_pair(&self, number, true);
+        if (suspends) {
+            suspend_and_resume(pair.second);
+        }
         if (self.rank == 0) {
             MUST(ncclGroupStart() == ncclSuccess);
             MUST(sum(&self, pair.first, pair.from, pair.to, LARGE) == ncclSuccess);
@@ -513,13 +604,15 @@ int main(int argc, char **argv)
     const char *name = argc == 2 ? argv[1] : "";
     const bool has_processes = strcmp(name, "replay") == 0 || strcmp(name, "pending") == 0 ||
                                strcmp(name, "destroy") == 0 || strcmp(name, "finalize") == 0;
-    return has_processes                  ? run_processes(name)
-           : strcmp(name, "differ") == 0  ? run_threads(2, differ)
-           : strcmp(name, "reject") == 0  ? run_threads(2, reject)
-           : strcmp(name, "shared") == 0  ? run_threads(3, shared)
-           : strcmp(name, "late") == 0    ? run_threads(3, late)
-           : strcmp(name, "send") == 0    ? run_threads(3, pass)
-           : strcmp(name, "abort") == 0   ? run_threads(2, abort_waiting)
+    suspends = strcmp(name, "unknown") == 0;
+    return has_processes                 ? run_processes(name)
+           : strcmp(name, "differ") == 0 ? run_threads(2, differ)
+           : strcmp(name, "reject") == 0 ? run_threads(2, reject)
+           : strcmp(name, "stranger") == 0 ? run_jobs()
+           : strcmp(name, "shared") == 0 || suspends ? run_threads(3, shared)
+           : strcmp(name, "late") == 0   ? run_threads(3, late)
+           : strcmp(name, "send") == 0   ? run_threads(3, pass)
+           : strcmp(name, "abort") == 0  ? run_threads(2, abort_waiting)
            : strcmp(name, "abandon") == 0 ? run_threads(2, abandon)
-                                          : 2;
+                                         : 2;
 }

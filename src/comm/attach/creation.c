@@ -62,9 +62,8 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
         return NULL;
     }
     comm->id = (struct oh_comm_identity){.config = *config, .parent = parent, .nccl_p = nccl_p, .is_grow = is_grow};
-    if (key) {
-        comm->id.key = *key;
-    }
+    /* Until it is known, its own: else the children of all communicators without a key would have one name. */
+    comm->id.key = key ? *key : oh_key_random();
     comm->attach.creating = true;
     comm->attach.awaited = 1;
     pthread_mutex_init(&comm->attach.mutex, NULL);

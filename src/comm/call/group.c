@@ -404,6 +404,12 @@ static void remove_of(const struct oh_comm *comm, void *array, size_t *count, si
 _Static_assert(offsetof(struct oh_call, comm) == 0 && offsetof(struct stream_use, comm) == 0,
                "remove_of finds the communicator at the beginning");
 
+/* It may be between the calls of the others and the events behind the group, and wait for ranks of its own. */
+void oh_group_note_unknown(void)
+{
+    group.mixes_in_nccl |= oh_group_is_open();
+}
+
 bool oh_group_has_calls(const struct oh_comm *comm)
 {
     bool found = group.in_nccl == comm->id.nccl;
