@@ -21,7 +21,7 @@ static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *call
             oh_stats_count_unknown();
         }
         if (oh_nccl_depth == 0) {
-            oh_group_note_unknown();
+            oh_group_note_unknown(call->nccl->own, comm);
         }
         return oh_call_forward(call);
     }

@@ -24,6 +24,8 @@
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
+ *   behind     two processes: a group of a call on a communicator that was suspended, which NCCL launches in the background,
+ *              late on one rank, and a call that onehop executes, on one stream
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -157,7 +159,7 @@ static void warm_up(const struct rank *self, ncclComm_t comm)
 /* --- the cases ---------------------------------------------------------------------------------------------------- */
 
 struct board {
-    ncclUniqueId id;
+    ncclUniqueId id, other;
     _Atomic int ready;
 };
 
@@ -200,6 +202,58 @@ static int replay(struct board *board, int rank)
     MUST(cuGraphExecDestroy(executable) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
     MUST(rank == 0 || (ends_within(&self, MOST_US) && is_filled(to, SMALL, 2)));
     MUST(ncclCommDestroy(comm) == ncclSuccess);
+    return 0;
+}
+
+/* Of a communicator, by all ranks: onehop does not know it any more. */
+static void suspend_and_resume(ncclComm_t comm)
+{
+    ncclResult_t (*const suspend)(ncclComm_t, int) =
+        (ncclResult_t(*)(ncclComm_t, int))dlsym(RTLD_DEFAULT, "ncclCommSuspend");
+    ncclResult_t (*const resume)(ncclComm_t) = (ncclResult_t(*)(ncclComm_t))dlsym(RTLD_DEFAULT, "ncclCommResume");
+    MUST(!comm || (suspend(comm, 1) == ncclSuccess && resume(comm) == ncclSuccess));
+}
+
+static int behind(struct board *board, int rank)
+{
+    ncclComm_t comm, suspended;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    setenv("SIMNODE_NCCL_BACKGROUND", rank == 0 ? "1" : "0", 1);
+    const struct rank self = begin(rank);
+    if (rank == 0) {
+        MUST(ncclGetUniqueId(&board->id) == ncclSuccess && ncclGetUniqueId(&board->other) == ncclSuccess);
+        board->ready++;
+    }
+    while (board->ready == 0) {
+        usleep(1000);
+    }
+    ncclResult_t made = ncclCommInitRankConfig(&comm, 2, board->id, rank, &config);
+    await(comm, made);
+    made = ncclCommInitRankConfig(&suspended, 2, board->other, rank, &config);
+    await(suspended, made);
+    suspend_and_resume(suspended);
+    void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+    for (int i = 0; i <= FIRST_CALLS; i++) {
+        await(comm, sum(&self, comm, from, to, SMALL));
+        MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2));
+        usleep(1000);
+    }
+    for (int i = 0; i < 4; i++) {
+        MUST(ncclGroupStart() == ncclSuccess);
+        sum(&self, suspended, from, other, SMALL);
+        sum(&self, comm, from, to, SMALL);
+        const ncclResult_t ended = ncclGroupEnd();
+        MUST(ended == ncclSuccess || ended == ncclInProgress);
+        await(comm, state_of(comm));
+        await(suspended, state_of(suspended));
+        MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2) && is_filled(other, SMALL, 2));
+    }
+    board->ready++;
+    while (board->ready < 3) {
+        usleep(1000);
+    }
+    MUST(ncclCommDestroy(suspended) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
     return 0;
 }
 
@@ -357,6 +411,7 @@ static int run_processes(const char *name)
         if (fork() == 0) {
             exit(strcmp(name, "replay") == 0    ? replay(board, rank)
                  : strcmp(name, "pending") == 0 ? pending(board, rank)
+                 : strcmp(name, "behind") == 0  ? behind(board, rank)
                                                 : end_in_group(board, rank, strcmp(name, "finalize") == 0));
         }
     }
@@ -445,15 +500,6 @@ static void end_pair(const struct rank *self, struct pair *pair)
     MUST(!pair->first || ncclCommDestroy(pair->first) == ncclSuccess);
     MUST(!pair->second || ncclCommDestroy(pair->second) == ncclSuccess);
     pthread_barrier_wait(&barrier);
-}
-
-/* Of a communicator, by all ranks: onehop does not know it any more. */
-static void suspend_and_resume(ncclComm_t comm)
-{
-    ncclResult_t (*const suspend)(ncclComm_t, int) =
-        (ncclResult_t(*)(ncclComm_t, int))dlsym(RTLD_DEFAULT, "ncclCommSuspend");
-    ncclResult_t (*const resume)(ncclComm_t) = (ncclResult_t(*)(ncclComm_t))dlsym(RTLD_DEFAULT, "ncclCommResume");
-    MUST(!comm || (suspend(comm, 1) == ncclSuccess && resume(comm) == ncclSuccess));
 }
 
 static bool suspends;
@@ -602,7 +648,7 @@ static int run_threads(int count, void *(*run)(void *))
 int main(int argc, char **argv)
 {
     const char *name = argc == 2 ? argv[1] : "";
-    const bool has_processes = strcmp(name, "replay") == 0 || strcmp(name, "pending") == 0 ||
+    const bool has_processes = strcmp(name, "replay") == 0 || strcmp(name, "pending") == 0 || strcmp(name, "behind") == 0 ||
                                strcmp(name, "destroy") == 0 || strcmp(name, "finalize") == 0;
     suspends = strcmp(name, "unknown") == 0;
     return has_processes                 ? run_processes(name)

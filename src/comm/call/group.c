@@ -52,6 +52,8 @@ struct group {
     ncclComm_t in_nccl;        /* a communicator with a call that NCCL executes; NULL: none is known */
     struct oh_key key_in_nccl; /* its key */
     bool mixes_in_nccl;        /* so has one of another key */
+    ncclComm_t unknown;        /* a communicator with a call that onehop does not know; NULL: none */
+    const struct oh_nccl *unknown_nccl;
     struct oh_comm *creations; /* a list */
     struct oh_comm **ends;     /* communicators that end in the group; in use until its end */
     size_t end_count, end_room;
@@ -405,9 +407,13 @@ _Static_assert(offsetof(struct oh_call, comm) == 0 && offsetof(struct stream_use
                "remove_of finds the communicator at the beginning");
 
 /* It may be between the calls of the others and the events behind the group, and wait for ranks of its own. */
-void oh_group_note_unknown(void)
+void oh_group_note_unknown(const struct oh_nccl *nccl, ncclComm_t comm)
 {
-    group.mixes_in_nccl |= oh_group_is_open();
+    if (oh_group_is_open()) {
+        group.mixes_in_nccl = true;
+        group.unknown = comm;
+        group.unknown_nccl = nccl;
+    }
 }
 
 bool oh_group_has_calls(const struct oh_comm *comm)
@@ -510,6 +516,10 @@ static ncclResult_t await_other(const struct oh_nccl *nccl)
     ncclResult_t state = ncclInProgress;
     while (group.in_nccl && oh_comm_find(group.in_nccl) &&
            nccl->CommGetAsyncError(group.in_nccl, &state) == ncclSuccess && state == ncclInProgress) {
+        usleep(20);
+    }
+    while (group.unknown && group.unknown_nccl == nccl && state == ncclInProgress &&
+           nccl->CommGetAsyncError(group.unknown, &state) == ncclSuccess && state == ncclInProgress) {
         usleep(20);
     }
     return state == ncclInProgress ? ncclSuccess : state; /* it is being aborted, or there is none */
