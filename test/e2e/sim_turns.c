@@ -20,12 +20,11 @@
  *              launches the send, the third rank, which it does not need, ends the communicator
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *   abandon    the same with a call that NCCL executes
- *
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
- *   behind     two processes: a group of a call on a communicator that was suspended, which NCCL launches in the background,
- *              late on one rank, and a call that onehop executes, on one stream
+ *   behind     two processes: a group of a call on a communicator that was suspended, which NCCL launches in the
+ *              background, late on one rank, and a call that onehop executes, on one stream
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -403,16 +402,23 @@ static int run_jobs(void)
     return failed;
 }
 
-static int run_processes(const char *name)
+static int destroy(struct board *board, int process)
+{
+    return end_in_group(board, process, false);
+}
+
+static int finalize(struct board *board, int process)
+{
+    return end_in_group(board, process, true);
+}
+
+static int run_processes(int (*run)(struct board *board, int process))
 {
     struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int failed = board == MAP_FAILED, status;
     for (int rank = 0; rank < 2 && !failed; rank++) {
         if (fork() == 0) {
-            exit(strcmp(name, "replay") == 0    ? replay(board, rank)
-                 : strcmp(name, "pending") == 0 ? pending(board, rank)
-                 : strcmp(name, "behind") == 0  ? behind(board, rank)
-                                                : end_in_group(board, rank, strcmp(name, "finalize") == 0));
+            exit(run(board, rank));
         }
     }
     for (int rank = 0; rank < 2; rank++) {
@@ -645,20 +651,36 @@ static int run_threads(int count, void *(*run)(void *))
     return 0;
 }
 
+static const struct {
+    const char *name;
+    int (*process)(struct board *board, int process); /* NULL: ranks are threads, or (stranger) jobs */
+    int ranks;
+    void *(*thread)(void *rank);
+} cases[] = {{.name = "replay", .process = replay},
+             {.name = "pending", .process = pending},
+             {.name = "destroy", .process = destroy},
+             {.name = "finalize", .process = finalize},
+             {.name = "behind", .process = behind},
+             {"differ", NULL, 2, differ},
+             {"reject", NULL, 2, reject},
+             {"shared", NULL, 3, shared},
+             {"unknown", NULL, 3, shared},
+             {"late", NULL, 3, late},
+             {"send", NULL, 3, pass},
+             {"abort", NULL, 2, abort_waiting},
+             {"abandon", NULL, 2, abandon},
+             {.name = "stranger"}};
+
 int main(int argc, char **argv)
 {
     const char *name = argc == 2 ? argv[1] : "";
-    const bool has_processes = strcmp(name, "replay") == 0 || strcmp(name, "pending") == 0 || strcmp(name, "behind") == 0 ||
-                               strcmp(name, "destroy") == 0 || strcmp(name, "finalize") == 0;
     suspends = strcmp(name, "unknown") == 0;
-    return has_processes                 ? run_processes(name)
-           : strcmp(name, "differ") == 0 ? run_threads(2, differ)
-           : strcmp(name, "reject") == 0 ? run_threads(2, reject)
-           : strcmp(name, "stranger") == 0 ? run_jobs()
-           : strcmp(name, "shared") == 0 || suspends ? run_threads(3, shared)
-           : strcmp(name, "late") == 0   ? run_threads(3, late)
-           : strcmp(name, "send") == 0   ? run_threads(3, pass)
-           : strcmp(name, "abort") == 0  ? run_threads(2, abort_waiting)
-           : strcmp(name, "abandon") == 0 ? run_threads(2, abandon)
-                                         : 2;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (strcmp(name, cases[i].name) == 0) {
+            return cases[i].process  ? run_processes(cases[i].process)
+                   : cases[i].thread ? run_threads(cases[i].ranks, cases[i].thread)
+                                     : run_jobs();
+        }
+    }
+    return 2;
 }
