@@ -186,7 +186,7 @@ static bool waits_in_nccl(struct oh_comm *comm)
 {
     struct oh_watch *watch = &comm->health.watch;
     watch->asks = watch->answered != atomic_load_explicit(&comm->order.nccl_all_ranks, memory_order_acquire);
-    return watch->asks && watch->waits_in_nccl;
+    return watch->asks && watch->waits_in_nccl && !suspended; /* else the answer may be old */
 }
 
 /*
