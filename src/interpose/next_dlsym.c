@@ -178,10 +178,17 @@ OH_EARLY uintptr_t oh_next_visit(oh_object_visitor *visit, void *user)
     return objects;
 }
 
+/* A program linked for a fixed address may have a copy of _r_debug, whose r_state stays as it was at the start. */
 OH_EARLY bool oh_next_is_changing(void)
 {
-    const struct namespace *first = namespaces;
-    return first && *(const volatile __typeof__(first->debug.r_state) *)&first->debug.r_state != RT_CONSISTENT;
+    const struct link_map *program = first_object(own_object());
+    const ElfW(Dyn) *entry = program ? program->l_ld : NULL;
+    while (entry && entry->d_tag != DT_NULL && entry->d_tag != DT_DEBUG) {
+        entry++;
+    }
+    const bool known = entry && entry->d_tag == DT_DEBUG && entry->d_un.d_ptr;
+    const struct r_debug *debug = known ? (const struct r_debug *)entry->d_un.d_ptr : NULL;
+    return debug && *(const volatile __typeof__(debug->r_state) *)&debug->r_state != RT_CONSISTENT;
 }
 
 OH_EARLY static void *not_found(void *handle, const char *name)

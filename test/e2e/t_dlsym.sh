@@ -140,5 +140,34 @@ if [ -n "$found" ]; then
     unset FAKETIME
     served_beside "faketime" "$found"
 fi
+# A program with a copy of _r_debug (-no-pie), in which the loader's state does not change.
+cat >"$scratch/bound.c" <<'END'
+int ncclGroupEnd(void);
+void *bound(void);
+void *bound(void) { return (void *)ncclGroupEnd; }
+END
+cat >"$scratch/copied.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <string.h>
+extern struct r_debug _r_debug;
+int main(int count, char **words)
+{
+    Dl_info info;
+    void *nccl = count > 2 ? dlopen(words[1], RTLD_NOW) : NULL, *opened = dlopen(words[2], RTLD_NOW | RTLD_DEEPBIND);
+    void *(*bound)(void) = opened ? (void *(*)(void))dlsym(opened, "bound") : NULL;
+    return !_r_debug.r_version || !nccl || !bound || !dladdr(bound(), &info) ||
+           !strstr(info.dli_fname, "/libonehop.so");
+}
+END
+if build_or_skip "a program with a copy of _r_debug" -shared -fPIC -o "$scratch/bound.so" "$scratch/bound.c" \
+    "$stand_ins/libnccl.so.2" && build_or_skip "the same" -no-pie -fno-pie -o "$scratch/copied" "$scratch/copied.c"; then
+    run_limited env LD_PRELOAD="$plugin" "$scratch/copied" "$stand_ins/libnccl.so.2" "$scratch/bound.so"
+    [ "$status" = 0 ]
+    tap_point $? "an object that is bound to NCCL leads to onehop, also where the program has a copy of _r_debug" \
+        "$(cat "$out")"
+fi
+
 expect_no_files
 tap_done

@@ -38,13 +38,13 @@ static bool may_await_kernels(const struct oh_comm *comm)
  * kernels send. The wait ends: the monitor fails a call whose peer has departed, and so does a driver that fails.
  * Returns false if another thread has aborted the communicator meanwhile.
  */
-static bool await_kernels(struct oh_comm *comm)
+static bool await_kernels(struct oh_comm *comm, CUresult (*query)(const struct oh_comm *comm))
 {
     CUresult result;
     unsigned failures = 0;
     const bool was_aborted = oh_comm_is_aborted(comm); /* or revoked: NCCL still has it */
     oh_comm_begin_use(comm);
-    while (may_await_kernels(comm) && (result = oh_order_query(comm)) != CUDA_SUCCESS) {
+    while (may_await_kernels(comm) && (result = query(comm)) != CUDA_SUCCESS) {
         failures += result != CUDA_ERROR_NOT_READY;
         if (failures >= QUERY_TRIES) {
             oh_order_fail(comm, result, "waiting for the kernels of a communicator that ends");
@@ -66,14 +66,14 @@ static bool ends_at_once(const struct oh_comm *comm)
 static ncclResult_t failure_of_kernels(const struct oh_comm *comm)
 {
     const ncclResult_t failure = oh_comm_error(comm);
-    return failure != ncclSuccess && oh_order_query(comm) != CUDA_SUCCESS ? failure : ncclSuccess;
+    return failure != ncclSuccess && oh_order_query_end(comm) != CUDA_SUCCESS ? failure : ncclSuccess;
 }
 
 /* At the end of the group, if one is open. */
 static bool await_end(struct oh_comm *comm)
 {
     if (!oh_group_is_open()) {
-        return await_kernels(comm);
+        return await_kernels(comm, oh_order_query_end);
     }
     oh_group_add_end(comm);
     return true;
@@ -130,7 +130,7 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
     if (ends_at_once(comm)) {
-        await_kernels(comm);
+        await_kernels(comm, oh_order_query);
     }
     if (atomic_load(&comm->order.graphs) == 0 && oh_order_query(comm) == CUDA_SUCCESS) {
         oh_comm_forget(comm);
@@ -144,7 +144,7 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm)
 static ncclResult_t state_of_finalized(const struct oh_comm *comm)
 {
     const ncclResult_t failure = failure_of_kernels(comm);
-    return failure == ncclSuccess && oh_order_query(comm) == CUDA_ERROR_NOT_READY ? ncclInProgress : failure;
+    return failure == ncclSuccess && oh_order_query_end(comm) == CUDA_ERROR_NOT_READY ? ncclInProgress : failure;
 }
 
 ncclResult_t oh_comm_update(struct oh_comm *comm, ncclResult_t state)

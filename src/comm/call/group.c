@@ -758,7 +758,7 @@ static void await_ends(ncclResult_t res)
     for (size_t i = 0; i < group.end_count; i++) {
         struct oh_comm *comm = group.ends[i];
         while (res == ncclSuccess && !oh_comm_is_aborted(comm) && oh_comm_error(comm) == ncclSuccess &&
-               oh_order_query(comm) == CUDA_ERROR_NOT_READY) {
+               oh_order_query_end(comm) == CUDA_ERROR_NOT_READY) {
             usleep(50);
         }
         oh_comm_end_use(comm);

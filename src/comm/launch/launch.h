@@ -150,6 +150,12 @@ bool oh_order_is_captured(struct oh_comm *comm, CUstream stream);
 CUresult oh_order_query(const struct oh_comm *comm);
 
 /*
+ * The same at the end of the communicator. Where graphs have no event nodes, no event tells of a replay, so each graph
+ * counts until it is destroyed: NCCL waits for that, too (commDestroySync, src/init.cc of 2.28.9). Any thread.
+ */
+CUresult oh_order_query_end(const struct oh_comm *comm);
+
+/*
  * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
  * later launches after it. What is not ordered: doc/design.md, "Order". *call_p is for the second function, which is
  * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the

@@ -158,6 +158,12 @@ CUresult oh_order_query(const struct oh_comm *comm)
                : CUDA_SUCCESS;
 }
 
+CUresult oh_order_query_end(const struct oh_comm *comm)
+{
+    const bool may_replay = !comm->order.graph_mixing && atomic_load(&comm->order.graphs) > 0;
+    return may_replay ? CUDA_ERROR_NOT_READY : oh_order_query(comm);
+}
+
 /* --- calls that NCCL serves --------------------------------------------------------------------------------------- */
 
 /* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
