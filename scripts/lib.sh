@@ -360,9 +360,7 @@ oh_make() {
 }
 
 # oh_quoted WORD...: the words as a shell reads them again, for a package's own build.
-oh_quoted() {
-    printf '%s' "${*@Q}"
-}
+oh_quoted() { printf '%s' "${*@Q}"; }
 
 # oh_dist BUILD CONFIGURE-ARGUMENT...: puts the tarball of this tree into BUILD/onehop-source, which it empties.
 oh_dist() {

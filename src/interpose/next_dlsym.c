@@ -148,13 +148,14 @@ __attribute__((used)) OH_EARLY static void (*hash_objects(void))(void)
 void OBJECTS(void);
 __attribute__((visibility("default"), ifunc("hash_objects"))) void OBJECTS(void);
 
-/* Defined by the object whose dlsym is libc's own: libc, or libdl before glibc 2.34. */
+/* Before glibc 2.34: defined by libdl, whose dlsym is libc's own. Others that define dlsym may stand in front of it. */
 #define DLSYM_MARK "dlinfo"
 
 OH_EARLY uintptr_t oh_next_objects(void)
 {
     static _Atomic(oh_dlsym_function) known;
     oh_dlsym_function look_up = atomic_load_explicit(&known, memory_order_relaxed);
+    look_up = look_up ? look_up : (oh_dlsym_function)definition_in_libc("dlsym");
     /* Once: this walk has no lock. Objects from the start of the process, or those in front of a plugin being opened.
      */
     const struct link_map *object = look_up ? NULL : first_object(own_object());

@@ -416,7 +416,9 @@ static bool may_patch(void)
 static void update_copies(int before, size_t first)
 {
     struct caller *callers = NULL;
+    int cancel;
     OH_KEEP_ERRNO();
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* files are read here, with `locked`; dlsym is no point */
     hold_copies();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (oh_real_count() > 0 && !settled && may_patch()) {
@@ -427,6 +429,7 @@ static void update_copies(int before, size_t first)
         walk_objects(&correct);
         assign_callers(callers);
     }
+    pthread_setcancelstate(cancel, NULL);
 }
 
 static void update_objects(void)
