@@ -599,22 +599,28 @@ static void *abort_late(void *comm)
     return NULL;
 }
 
+/* Rank 0 has made a call that waits for rank 1. It finalizes, and another thread aborts. */
+static void *abort_in_finalize(const struct rank *self, ncclComm_t comm, ncclResult_t expected)
+{
+    pthread_t other;
+    if (self->rank == 0) {
+        MUST(pthread_create(&other, NULL, abort_late, comm) == 0);
+        MUST(ncclCommFinalize(comm) == expected);
+        pthread_join(other, NULL);
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(self->rank == 0 || ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
 static void *abort_waiting(void *argument)
 {
     const struct rank self = begin((int)(intptr_t)argument);
     ncclComm_t comm = make(0, 2, self.rank, true);
     void *from = filled(&self, 1), *to = filled(&self, 0);
-    pthread_t other;
     warm_up(&self, comm);
-    if (self.rank == 0) {
-        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
-        MUST(pthread_create(&other, NULL, abort_late, comm) == 0);
-        MUST(ncclCommFinalize(comm) == ncclInternalError);
-        pthread_join(other, NULL);
-    }
-    pthread_barrier_wait(&barrier);
-    MUST(self.rank == 0 || ncclCommAbort(comm) == ncclSuccess);
-    return NULL;
+    MUST(self.rank == 1 || sum(&self, comm, from, to, SMALL) == ncclSuccess);
+    return abort_in_finalize(&self, comm, ncclInternalError);
 }
 
 /* onehop has no memory of the communicator, and frees it at once. */
@@ -623,16 +629,9 @@ static void *abandon(void *argument)
     const struct rank self = begin((int)(intptr_t)argument);
     ncclComm_t comm = make(0, 2, self.rank, true);
     void *from = filled(&self, 1), *to = filled(&self, 0);
-    pthread_t other;
-    if (self.rank == 0) {
-        MUST(ncclReduce(from, to, SMALL, ncclFloat32, ncclSum, 0, comm, (cudaStream_t)self.stream) == ncclSuccess);
-        MUST(pthread_create(&other, NULL, abort_late, comm) == 0);
-        MUST(ncclCommFinalize(comm) == ncclSuccess);
-        pthread_join(other, NULL);
-    }
-    pthread_barrier_wait(&barrier);
-    MUST(self.rank == 0 || ncclCommAbort(comm) == ncclSuccess);
-    return NULL;
+    MUST(self.rank == 1 ||
+         ncclReduce(from, to, SMALL, ncclFloat32, ncclSum, 0, comm, (cudaStream_t)self.stream) == ncclSuccess);
+    return abort_in_finalize(&self, comm, ncclSuccess);
 }
 
 static int run_threads(int count, void *(*run)(void *))
