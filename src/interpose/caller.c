@@ -45,7 +45,7 @@ static const struct oh_real *look_up(const void *caller)
 {
     const struct oh_real *real = NULL;
     OH_KEEP_ERRNO();
-    oh_hooks_update(OH_HOOKS_WAIT);
+    oh_hooks_update_for(caller);
     int count = oh_real_count();
     if (count > 0) {
         real = count == 1 ? oh_real_at(0) : copy_for(caller);

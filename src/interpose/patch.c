@@ -50,6 +50,50 @@
 static atomic_bool locked;
 static atomic_uintptr_t seen_list; /* when last looked at (oh_next_objects) */
 static size_t seen_objects;
+static uint32_t looks;               /* at the list, the one in progress included. Guarded by `locked` */
+static _Atomic uint32_t single_look; /* the last after which one copy was held, and no other was loaded */
+
+/*
+ * The objects that were seen, by hash: the hash's upper half and the number of the first look that saw the object. A
+ * place is taken by the object that was seen last.
+ */
+static _Atomic uint64_t seen[1024];
+
+/* glibc's struct dl_find_object, and its function (since 2.35), which takes no lock; NULL: older, or not looked up. */
+struct object_at {
+    unsigned long long flags;
+    const void *begin, *end;
+    const struct link_map *object;
+    void *unwind;
+    unsigned long long reserved[7];
+};
+typedef int (*object_finder)(const void *address, struct object_at *found_p);
+static _Atomic(object_finder) find_object;
+
+/* Of all by which the object differs from one that takes its place: a file that is opened again is the same object. */
+static uint64_t hash_of_object(const struct link_map *object)
+{
+    uint64_t hash = (uintptr_t)object ^ (uintptr_t)object->l_ld << 1;
+    for (const char *c = object->l_name; c && *c; c++) {
+        hash = (hash ^ (unsigned char)*c) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return hash * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static _Atomic uint64_t *seen_place(uint64_t hash)
+{
+    return &seen[(hash >> 16) % (sizeof seen / sizeof *seen)];
+}
+
+static void note_object(const struct link_map *object)
+{
+    const uint64_t hash = hash_of_object(object);
+    if (atomic_load_explicit(seen_place(hash), memory_order_relaxed) >> 32 != hash >> 32) {
+        /* relaxed: counts once single_look has its number */
+        atomic_store_explicit(seen_place(hash), hash >> 32 << 32 | looks, memory_order_relaxed);
+    }
+}
 
 /* A page that is writable for a while. The kernel is asked for its protection: the loader may be writing there, too. */
 struct window {
@@ -379,11 +423,15 @@ static void visit_object(const struct link_map *object, uintptr_t objects, void 
             oh_real_add(&elf, path);
         }
     }
+    if (walk->objects > walk->first && !walk->differs && !walk->callers) {
+        note_object(object);
+    }
 }
 
 /* Returns the value of the list. */
 static uintptr_t walk_objects(struct walk *walk)
 {
+    looks += !walk->callers;
     uintptr_t list = oh_next_visit(visit_object, walk);
     if (walk->differs || walk->objects < walk->first) {
         walk->first = walk->objects = 0;
@@ -419,6 +467,7 @@ static void update_copies(int before, size_t first)
     int cancel;
     OH_KEEP_ERRNO();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* files are read here, with `locked`; dlsym is no point */
+    find_object = find_object ? find_object : (object_finder)oh_dlsym_in("", "_dl_find_object");
     hold_copies();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (oh_real_count() > 0 && !settled && may_patch()) {
@@ -441,6 +490,10 @@ static void update_objects(void)
         update_copies(before, seen_objects);
     }
     seen_objects = find.objects;
+    if (oh_real_count() == 1 && oh_real_at(0)->pinned) {
+        /* release: publishes the copy. Pairs with the acquire load in has_seen(). */
+        atomic_store_explicit(&single_look, looks, memory_order_release);
+    }
     /* release: publishes what was patched. Pairs with the acquire load in oh_hooks_update(). */
     atomic_store_explicit(&seen_list, list, memory_order_release);
 }
@@ -494,6 +547,29 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
         announce_copies();
     }
     looking = false;
+}
+
+/* Returns whether a complete look saw the object of the address, and the one copy of NCCL. */
+static bool has_seen(const void *caller)
+{
+    const object_finder find = find_object;
+    struct object_at found;
+    if (!find || find(caller, &found) != 0) {
+        return false;
+    }
+    const uint64_t hash = hash_of_object(found.object);
+    const uint64_t entry = atomic_load_explicit(seen_place(hash), memory_order_relaxed);
+    return entry >> 32 == hash >> 32 && /* acquire: the copy. Pairs with the release store in update_objects(). */
+           (uint32_t)entry <= atomic_load_explicit(&single_look, memory_order_acquire) && oh_real_count() == 1;
+}
+
+void oh_hooks_update_for(const void *caller)
+{
+    if (has_seen(caller)) {
+        announce_copies();
+    } else {
+        oh_hooks_update(OH_HOOKS_WAIT);
+    }
 }
 
 static atomic_bool forked;

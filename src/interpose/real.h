@@ -113,6 +113,12 @@ enum oh_hooks_urgency {
  */
 void oh_hooks_update(enum oh_hooks_urgency urgency);
 
+/*
+ * The same (OH_HOOKS_WAIT) for a call from the address `caller`. Takes no lock if one copy is known, and the caller's
+ * object was there when it was last looked for copies: that object cannot mean another (glibc 2.35).
+ */
+void oh_hooks_update_for(const void *caller);
+
 /* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
 bool oh_hooks_preloaded(void);
 

@@ -82,6 +82,50 @@ if build_or_skip "a thread within dl_iterate_phdr" -o "$scratch/walker" "$scratc
     expect_right "dlsym does not wait for a thread within dl_iterate_phdr"
 fi
 
+# A constructor, with the loader's lock, waits for a thread that makes the first call from an object that was there
+# before. libc tells that object's address without a lock since glibc 2.35.
+cat >"$scratch/first.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+int ncclGroupStart(void);
+int ncclGroupEnd(void);
+void *make_calls(void *good);
+#ifdef OBJECT
+__attribute__((constructor)) static void wait_for_thread(void)
+{
+    pthread_t thread;
+    int good = 0;
+    pthread_create(&thread, NULL, make_calls, &good);
+    pthread_join(thread, NULL);
+    puts(good ? "right" : "wrong");
+}
+#else
+void *make_calls(void *good)
+{
+    *(int *)good = ncclGroupStart() == 0 && ncclGroupEnd() == 0;
+    return NULL;
+}
+int main(int count, char **words)
+{
+    alarm(10);
+    return count < 2 || !dlopen(words[1], RTLD_NOW);
+}
+#endif
+END
+if [ "$(printf '%s\n' 2.35 "$(getconf GNU_LIBC_VERSION | cut -d ' ' -f 2)" | sort -V | head -n 1)" != 2.35 ]; then
+    tap_skip "a first call beside a constructor" "glibc before 2.35"
+elif build_or_skip "a first call beside a constructor" -shared -fPIC -DOBJECT -o "$scratch/first.so" "$scratch/first.c" &&
+    build_or_skip "the same" -rdynamic -o "$scratch/first" "$scratch/first.c" "$stand_ins/libnccl.so.2" -lpthread; then
+    for loaded in "" "$plugin"; do
+        run_limited env LD_PRELOAD="$loaded" "$scratch/first" "$scratch/first.so"
+        [ "$status" = 0 ] && grep -qx right "$out"
+        tap_point $? "a first call does not wait for a constructor, preloaded: ${loaded##*/}" "$(cat "$out")"
+    done
+fi
+
 # A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
 cat >"$scratch/hook.c" <<'END'
 #define _GNU_SOURCE
