@@ -31,7 +31,7 @@ OH_EARLY static const void *address_of(const struct oh_elf *elf, ElfW(Sxword) ta
     }
     uintptr_t given = (uintptr_t)entry->d_un.d_ptr, here = (uintptr_t)elf->dynamic;
     uintptr_t apart = given > here ? given - here : here - given;
-    bool as_linked = apart >> 32 || (elf->base <= here && given < elf->base);
+    bool as_linked = elf->base <= here ? given < elf->base : apart >> 32;
     return (const void *)(as_linked ? elf->base + given : given);
 }
 

@@ -126,6 +126,26 @@ elif build_or_skip "a first call beside a constructor" -shared -fPIC -DOBJECT -o
     done
 fi
 
+# An object whose dynamic section is more than 4 GiB behind its tables.
+cat >"$scratch/far.c" <<'END'
+#include <dlfcn.h>
+#ifdef OBJECT
+int far(void);
+int far(void) { return 7; }
+#else
+int main(int count, char **words)
+{
+    void *object = count > 1 ? dlopen(words[1], RTLD_NOW) : 0;
+    int (*far)(void) = object ? (int (*)(void))dlsym(object, "far") : 0;
+    return !far || far() != 7;
+}
+#endif
+END
+if build_or_skip "a large object" -DOBJECT -shared -fPIC -nostdlib -Wl,--section-start=.dynamic=0x200000000 \
+    -o "$scratch/far.so" "$scratch/far.c" && build_or_skip "the same" -o "$scratch/far" "$scratch/far.c"; then
+    unchanged "an object of more than 4 GiB" "" "$scratch/far" "$scratch/far.so"
+fi
+
 # A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
 cat >"$scratch/hook.c" <<'END'
 #define _GNU_SOURCE
