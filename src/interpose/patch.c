@@ -612,11 +612,11 @@ static const char *find_dlsym_in_front(void)
 void oh_hooks_end(void)
 {
     struct walk find = {0};
-    if (!oh_hooks_preloaded() || !lock(OH_HOOKS_TRY)) {
+    if (!lock(OH_HOOKS_TRY)) {
         return;
     }
     walk_objects(&find);
-    const char *front = oh_real_count() > 0 ? find_dlsym_in_front() : NULL;
+    const char *front = oh_real_count() > 0 && oh_hooks_preloaded() ? find_dlsym_in_front() : NULL;
     if (front) {
         OH_INFO(
             "no call of %s has come to onehop: dlsym of %s keeps look-ups from it; put libonehop.so in front of that "

@@ -126,6 +126,25 @@ elif build_or_skip "a first call beside a constructor" -shared -fPIC -DOBJECT -o
     done
 fi
 
+# At exit onehop calls nothing of an object in front whose destructors have run.
+cat >"$scratch/ended.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+static int ended;
+void *dlopen(const char *path, int flags)
+{
+    if (ended) {
+        _exit(3);
+    }
+    return ((void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen"))(path, flags);
+}
+__attribute__((destructor)) static void end(void) { ended = 1; }
+END
+if build_or_skip "an object that has ended" -shared -fPIC -o "$scratch/ended.so" "$scratch/ended.c"; then
+    unchanged "an object with a dlopen of its own" "$scratch/ended.so" "$user"
+fi
+
 # An object whose dynamic section is more than 4 GiB behind its tables.
 cat >"$scratch/far.c" <<'END'
 #include <dlfcn.h>
