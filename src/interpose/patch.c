@@ -6,8 +6,8 @@
  *    holds them and patches their symbol tables; corrects the addresses that new objects already have. The loader
  *    appends to its list: if what was seen is still at its begin, only those behind it are new. An object that another
  *    thread loads meanwhile was bound before the first step, and is corrected in the third, or finds the patched table.
- *    Until a copy of NCCL is found, calls nothing that another preloaded object can define: it may call dlsym while it
- *    looks up the functions that it stands for.
+ *    Until a copy of NCCL is found or asked for, calls nothing that another preloaded object can define: it may call
+ *    dlsym while it looks up the functions that it stands for.
  * Threads: any; `locked` lets one thread at a time walk.
  * Owns: references to the copies of NCCL.
  */
@@ -48,6 +48,7 @@
  * recursive: opening an object runs foreign code, which may call dlsym.
  */
 static atomic_bool locked;
+static atomic_bool asked;          /* the program asked for functions of NCCL before a copy was found */
 static atomic_uintptr_t seen_list; /* when last looked at (oh_next_objects) */
 static size_t seen_objects;
 static uint32_t looks;               /* at the list, the one in progress included. Guarded by `locked` */
@@ -468,11 +469,14 @@ static void update_copies(int before, size_t first)
     OH_KEEP_ERRNO();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* files are read here, with `locked`; dlsym is no point */
     find_object = find_object ? find_object : (object_finder)oh_dlsym_in("", "_dl_find_object");
+    const bool may = may_patch();
+    if (may) {
+        hide_lacking_functions(); /* before tools are looked for: onehop's functions are there again */
+    }
     hold_copies();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
-    if (oh_real_count() > 0 && !settled && may_patch()) {
+    if (oh_real_count() > 0 && !settled && may) {
         settle_copies();
-        hide_lacking_functions();
         /* With a second copy, every object must have the thunks of its copy. */
         struct walk correct = {.first = before < 2 && oh_real_count() > 1 ? 0 : first, .callers = &callers};
         walk_objects(&correct);
@@ -486,7 +490,7 @@ static void update_objects(void)
     int before = oh_real_count();
     struct walk find = {.first = seen_objects};
     const uintptr_t list = walk_objects(&find);
-    if (oh_real_count() > 0) {
+    if (oh_real_count() > 0 || atomic_load_explicit(&asked, memory_order_relaxed)) {
         update_copies(before, seen_objects);
     }
     seen_objects = find.objects;
@@ -537,8 +541,9 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
     }
     looking = true;
     const uintptr_t objects = oh_next_objects();
+    const bool asks = urgency == OH_HOOKS_WAIT && oh_real_count() == 0 && !atomic_exchange(&asked, true);
     /* acquire: what was patched for the list. Pairs with the release store in update_objects(). */
-    if ((objects == 0 || objects != atomic_load_explicit(&seen_list, memory_order_acquire)) &&
+    if ((asks || objects == 0 || objects != atomic_load_explicit(&seen_list, memory_order_acquire)) &&
         !(urgency == OH_HOOKS_TRY && oh_next_is_changing()) && lock(urgency)) {
         update_objects();
         unlock();

@@ -165,6 +165,31 @@ if build_or_skip "a large object" -DOBJECT -shared -fPIC -nostdlib -Wl,--section
     unchanged "an object of more than 4 GiB" "" "$scratch/far" "$scratch/far.so"
 fi
 
+# A program that asks for NCCL before it opens NCCL.
+cat >"$scratch/asks.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char **words)
+{
+    static const char *const names[] = {"ncclAllReduce", "pncclAllReduce"};
+    Dl_info info;
+    for (int i = 0; i < 4; i++) {
+        void *handle = i < 2 ? RTLD_DEFAULT : dlopen(words[1], RTLD_NOW), *found = dlsym(handle, names[i % 2]);
+        fprintf(stderr, "%s: %s\n", names[i % 2], found ? "there" : dlerror());
+        puts(found && dladdr(found, &info) ? info.dli_fname : "-");
+    }
+    return 0;
+}
+END
+if build_or_skip "a program that asks for NCCL" -o "$scratch/asks" "$scratch/asks.c"; then
+    err=$scratch/asked run_limited "$scratch/asks" "$stand_ins/libnccl.so.2"
+    err=$scratch/asked-too run_limited env LD_PRELOAD="$plugin" ONEHOP_DEBUG=WARN "$scratch/asks" "$stand_ins/libnccl.so.2"
+    tap_empty "$(diff "$scratch/asked" "$scratch/asked-too")" "NCCL that is not loaded is not there"
+    [ "$(cat "$out")" = "$(printf '%s\n' - - "$plugin" "$plugin")" ]
+    tap_point $? "functions of NCCL that is opened later lead to onehop" "$(cat "$out")"
+fi
+
 # A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
 cat >"$scratch/hook.c" <<'END'
 #define _GNU_SOURCE
