@@ -64,6 +64,20 @@ OH_EARLY bool oh_elf_same_name(const char *a, const char *b)
     return *a == *b;
 }
 
+OH_EARLY size_t oh_elf_copy_name(char *to, const char *from, size_t size)
+{
+    size_t length = 0;
+    for (; from[length]; length++) {
+        if (length + 1 < size) {
+            to[length] = from[length];
+        }
+    }
+    if (size > 0) {
+        to[length < size ? length : size - 1] = '\0';
+    }
+    return length;
+}
+
 OH_EARLY static bool is_wanted(const struct oh_elf *elf, size_t index, const char *name)
 {
     const ElfW(Sym) *symbol = &elf->symbols[index];

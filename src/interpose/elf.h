@@ -41,7 +41,10 @@ const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 /* Returns whether a relocation that the loader binds refers to the name. */
 bool oh_elf_refers(const struct oh_elf *elf, const char *name);
 
-/* strcmp(a, b) == 0, before strcmp can be called. */
+/* strcmp(a, b) == 0, where strcmp cannot be called. */
 bool oh_elf_same_name(const char *a, const char *b);
+
+/* Likewise strlcpy: copies as much of a text as fits. Returns its length. */
+size_t oh_elf_copy_name(char *to, const char *from, size_t size);
 
 #endif

@@ -288,8 +288,10 @@ static void hide_lacking_functions(void)
 
 static const struct oh_function *exported_function(const char *name)
 {
-    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
-        if (oh_functions[i].plain && strcmp(name + (name[0] == 'p'), oh_functions[i].real_name + 1) == 0) {
+    const char *public_name = name + (name[0] == 'p');
+    const bool is_nccl = public_name[0] == 'n' && public_name[1] == 'c'; /* few names are */
+    for (size_t i = 0; is_nccl && i < OH_FUNCTION_COUNT; i++) {
+        if (oh_functions[i].plain && oh_elf_same_name(public_name, oh_functions[i].real_name + 1)) {
             return &oh_functions[i];
         }
     }
@@ -344,8 +346,7 @@ static bool assign_words(const struct oh_elf *elf, const ElfW(Rela) * relocation
             continue;
         }
         const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
-        const struct oh_function *function =
-            strncmp(name + (name[0] == 'p'), "nccl", 4) == 0 ? exported_function(name) : NULL;
+        const struct oh_function *function = exported_function(name);
         if (function && !assignment) {
             return true;
         }
@@ -375,10 +376,11 @@ static void note_caller(struct caller **callers, const struct oh_elf *elf, const
     if (!assign_all_words(elf, NULL)) {
         return;
     }
-    struct caller *caller = malloc(sizeof *caller + strlen(path) + 1);
+    const size_t size = oh_elf_copy_name(NULL, path, 0) + 1;
+    struct caller *caller = malloc(sizeof *caller + size);
     if (caller) {
         *caller = (struct caller){.next = *callers, .elf = *elf};
-        strcpy(caller->path, path);
+        oh_elf_copy_name(caller->path, path, size);
         *callers = caller;
     }
 }
@@ -474,6 +476,7 @@ static void update_copies(int before, size_t first)
         hide_lacking_functions(); /* before tools are looked for: onehop's functions are there again */
     }
     hold_copies();
+    oh_real_report();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (oh_real_count() > 0 && !settled && may) {
         settle_copies();

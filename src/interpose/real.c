@@ -12,7 +12,6 @@
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "onehop/onehop.h"
@@ -24,7 +23,8 @@
 __thread const struct oh_real *oh_real_of_thunk;
 
 static struct oh_real copies[OH_REAL_MAX];
-static atomic_int copy_count; /* the copies below it are complete */
+static atomic_int copy_count;         /* the copies below it are complete */
+static char left_alone[OH_REAL_PATH]; /* a copy too many, until it is reported */
 
 int oh_real_count(void)
 {
@@ -82,13 +82,11 @@ static void fill_table(struct oh_real *real)
         void *address = symbol ? (void *)(real->elf.base + symbol->st_value) : NULL;
         memcpy((char *)&real->own + oh_functions[i].offset, &address, sizeof address);
     }
+    real->lacking = lacking;
     real->own.only_forwards = lacking != NULL;
     real->seen = real->own;
     real->own.own = real->seen.own = &real->own;
     real->own.seen = real->seen.seen = &real->seen;
-    if (lacking) {
-        OH_INFO("%s has no %s: older than NCCL 2.19, all calls go to it", real->path, lacking);
-    }
 }
 
 void oh_real_add(const struct oh_elf *elf, const char *path)
@@ -103,15 +101,29 @@ void oh_real_add(const struct oh_elf *elf, const char *path)
         }
     }
     if (count == OH_REAL_MAX) {
-        OH_WARN("more than %d copies of NCCL in this process; %s is left alone", OH_REAL_MAX, path);
+        oh_elf_copy_name(left_alone, path, sizeof left_alone);
         return;
     }
     struct oh_real *real = &copies[count];
     *real = (struct oh_real){.elf = *elf};
-    if ((size_t)snprintf(real->path, sizeof real->path, "%s", path) < sizeof real->path) {
+    if (oh_elf_copy_name(real->path, path, sizeof real->path) < sizeof real->path) {
         fill_table(real);
         /* release: publishes the copy. Pairs with the acquire load in oh_real_count(). */
         atomic_store_explicit(&copy_count, count + 1, memory_order_release);
+    }
+}
+
+void oh_real_report(void)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        if (copies[i].lacking) {
+            OH_INFO("%s has no %s: older than NCCL 2.19, all calls go to it", copies[i].path, copies[i].lacking);
+            copies[i].lacking = NULL;
+        }
+    }
+    if (left_alone[0]) {
+        OH_WARN("more than %d copies of NCCL in this process; %s is left alone", OH_REAL_MAX, left_alone);
+        left_alone[0] = '\0';
     }
 }
 

@@ -29,6 +29,7 @@ struct oh_real {
     struct oh_nccl own, seen; /* seen: with the functions of a tool behind onehop */
     struct oh_elf elf;
     char path[OH_REAL_PATH];
+    const char *lacking; /* a required function, until it is reported */
     atomic_bool announced;
     bool pinned;  /* onehop holds a reference */
     bool tried;   /* to patch it */
@@ -67,8 +68,12 @@ bool oh_real_depends_on_flags(const void *dynamic, const char *path);
 int oh_real_count(void);
 struct oh_real *oh_real_at(int index);
 
-/* For patch.c, one thread at a time. Adds the object if it is an NCCL; forgets the last one, which was unloaded. */
+/*
+ * For patch.c, one thread at a time. Adds the object if it is an NCCL, and calls no function of another object; reports
+ * what was found of the added ones; forgets the last one, which was unloaded.
+ */
 void oh_real_add(const struct oh_elf *elf, const char *path);
+void oh_real_report(void);
 void oh_real_drop(int index);
 
 /* For patch.c. Finds tools, which define ncclX and call pncclX, before this copy is patched. */
@@ -160,7 +165,8 @@ uintptr_t oh_next_objects(void);
 
 /*
  * The same, and calls visit for each object, with that lock held. objects: the value for the list up to this object.
- * The visitor opens no object.
+ * The visitor opens no object, and calls no function of another object but malloc, as the loader does: an object that
+ * stands for a function may look up the next one while another thread waits for that, and dlsym waits for the lock.
  */
 typedef void oh_object_visitor(const struct link_map *object, uintptr_t objects, void *user);
 uintptr_t oh_next_visit(oh_object_visitor *visit, void *user);

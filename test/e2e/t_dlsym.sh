@@ -190,6 +190,95 @@ if build_or_skip "a program that asks for NCCL" -o "$scratch/asks" "$scratch/ask
     tap_point $? "functions of NCCL that is opened later lead to onehop" "$(cat "$out")"
 fi
 
+# An object that finds the functions behind its own once, by pthread_once. A thread does so while onehop, in another, looks at
+# objects and patches NCCL: dlsym waits for the loader's lock, with which onehop may wait for nothing of that object.
+cat >"$scratch/once.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <unistd.h>
+volatile int within, looking;
+void *find_once(void *unused);
+#ifdef OBJECT
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static FILE *(*next)(const char *, const char *);
+static void find(void)
+{
+    within = 1;
+    while (!looking) {
+        usleep(1000);
+    }
+    usleep(300000);
+    next = (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen");
+}
+void *find_once(void *unused)
+{
+    pthread_once(&once, find);
+    return unused;
+}
+static void wait_for_it(void)
+{
+    if (within) {
+        find_once(NULL);
+    }
+}
+FILE *fopen(const char *path, const char *mode)
+{
+    find_once(NULL);
+    return next(path, mode);
+}
+int snprintf(char *to, size_t size, const char *format, ...)
+{
+    va_list list;
+    wait_for_it();
+    va_start(list, format);
+    int length = vsnprintf(to, size, format, list);
+    va_end(list);
+    return length;
+}
+int strcmp(const char *a, const char *b)
+{
+    wait_for_it();
+    for (; *a && *a == *b; a++, b++) {
+    }
+    return (unsigned char)*a - (unsigned char)*b;
+}
+size_t strlen(const char *text)
+{
+    size_t length = 0;
+    wait_for_it();
+    for (; text[length]; length++) {
+        __asm__("");
+    }
+    return length;
+}
+#else
+int main(int count, char **words)
+{
+    pthread_t thread;
+    alarm(10);
+    void *nccl = count > 1 ? dlopen(words[1], RTLD_NOW) : NULL;
+    pthread_create(&thread, NULL, find_once, NULL);
+    while (!within) {
+        usleep(1000);
+    }
+    looking = 1;
+    const int found = nccl && dlsym(nccl, "ncclGroupEnd");
+    pthread_join(thread, NULL);
+    return !found;
+}
+#endif
+END
+if build_or_skip "functions that are found once" -fno-builtin -DOBJECT -shared -fPIC -o "$scratch/once.so" \
+    "$scratch/once.c" -lpthread && build_or_skip "the same" -o "$scratch/once" "$scratch/once.c" "$scratch/once.so" -lpthread; then
+    for loaded in "" "$scratch/once.so $plugin" "$plugin $scratch/once.so"; do
+        run_limited env LD_PRELOAD="$loaded" "$scratch/once" "$stand_ins/libnccl.so.2"
+        expect_right "functions that are found once, preloaded: $(printf '%s ' $loaded | sed 's:[^ ]*/::g')"
+    done
+fi
+
 # A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
 cat >"$scratch/hook.c" <<'END'
 #define _GNU_SOURCE
