@@ -28,7 +28,9 @@ static _Atomic(enum oh_start) start;
 
 OH_EARLY static bool is_nccl(const char *name)
 {
-    return name && name[0] == 'n' && name[1] == 'c' && name[2] == 'c' && name[3] == 'l';
+    const char *public_name = name && name[0] == 'p' ? name + 1 : name;
+    return public_name && public_name[0] == 'n' && public_name[1] == 'c' && public_name[2] == 'c' &&
+           public_name[3] == 'l';
 }
 
 /* A malloc replacement looks these up, maybe inside of the loader, where no object may be opened. */

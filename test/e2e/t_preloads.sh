@@ -99,10 +99,13 @@ cat >"$scratch/early.c" <<'END'
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifndef NAME
+#define NAME "ncclAllReduce"
+#endif
 static void look(void)
 {
     Dl_info info;
-    void *found = dlsym(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL), "ncclAllReduce");
+    void *found = dlsym(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL), NAME);
     puts(found && dladdr(found, &info) ? info.dli_fname : dlerror());
     fflush(stdout);
 }
@@ -133,6 +136,7 @@ leads_to_onehop() {
 }
 leads_to_onehop "main" "$plugin"
 leads_to_onehop "a constructor of the program" "$plugin" -DIN_CONSTRUCTOR
+leads_to_onehop "the same, pncclX" "$plugin" -DIN_CONSTRUCTOR -DNAME='"pncclAllReduce"'
 leads_to_onehop "a program with a start of its own" "$plugin" -DOWN_START -nostartfiles -Wl,-e,start
 if build_or_skip "another object's start" -shared -fPIC -DOTHER_START -o "$scratch/start.so" "$scratch/early.c"; then
     leads_to_onehop "another object's start in front" "$scratch/start.so $plugin"
