@@ -478,7 +478,7 @@ static void update_copies(int before, size_t first)
     hold_copies();
     oh_real_report();
     bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
-    if (oh_real_count() > 0 && !settled && may) {
+    if (may && !settled) {
         settle_copies();
         /* With a second copy, every object must have the thunks of its copy. */
         struct walk correct = {.first = before < 2 && oh_real_count() > 1 ? 0 : first, .callers = &callers};
@@ -488,13 +488,14 @@ static void update_copies(int before, size_t first)
     pthread_setcancelstate(cancel, NULL);
 }
 
-static void update_objects(void)
+static void update_objects(bool all)
 {
     int before = oh_real_count();
-    struct walk find = {.first = seen_objects};
+    const size_t first = all ? 0 : seen_objects;
+    struct walk find = {.first = first};
     const uintptr_t list = walk_objects(&find);
     if (oh_real_count() > 0 || atomic_load_explicit(&asked, memory_order_relaxed)) {
-        update_copies(before, seen_objects);
+        update_copies(before, first);
     }
     seen_objects = find.objects;
     if (oh_real_count() == 1 && oh_real_at(0)->pinned) {
@@ -548,7 +549,7 @@ void oh_hooks_update(enum oh_hooks_urgency urgency)
     /* acquire: what was patched for the list. Pairs with the release store in update_objects(). */
     if ((asks || objects == 0 || objects != atomic_load_explicit(&seen_list, memory_order_acquire)) &&
         !(urgency == OH_HOOKS_TRY && oh_next_is_changing()) && lock(urgency)) {
-        update_objects();
+        update_objects(asks);
         unlock();
     }
     if (urgency == OH_HOOKS_WAIT) {

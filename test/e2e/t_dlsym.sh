@@ -170,6 +170,7 @@ cat >"$scratch/asks.c" <<'END'
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+int ncclGroupEnd(void) __attribute__((weak));
 int main(int count, char **words)
 {
     static const char *const names[] = {"ncclAllReduce", "pncclAllReduce"};
@@ -178,6 +179,8 @@ int main(int count, char **words)
         void *handle = i < 2 ? RTLD_DEFAULT : dlopen(words[1], RTLD_NOW), *found = dlsym(handle, names[i % 2]);
         fprintf(stderr, "%s: %s\n", names[i % 2], found ? "there" : dlerror());
         puts(found && dladdr(found, &info) ? info.dli_fname : "-");
+        int (*volatile reference)(void) = ncclGroupEnd;
+        fprintf(stderr, "weak: %s\n", reference ? "there" : "-");
     }
     return 0;
 }
