@@ -7,9 +7,11 @@
  * Owns: nothing.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/syscall.h>
 
 #include "interpose/elf.h"
 #include "interpose/real.h"
@@ -25,14 +27,66 @@ struct namespace
     const struct namespace *next;
 };
 
+/* Hidden: its address is known before the loader has relocated this object. */
+extern ElfW(Dyn) _DYNAMIC[] __attribute__((visibility("hidden")));
+
 /* Zero until the loader has relocated this object: resolvers of indirect functions may call dlsym before. */
 static const void *const volatile namespaces = &_r_debug;
+
+OH_EARLY static long call_kernel(long number, long first, long second, long third)
+{
+#if defined(__x86_64__)
+    long result = number;
+    __asm__ volatile("syscall" : "+a"(result) : "D"(first), "S"(second), "d"(third) : "rcx", "r11", "memory");
+    return result;
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = first, x1 __asm__("x1") = second;
+    register long x2 __asm__("x2") = third;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
+    return x0;
+#endif
+}
+
+/* Where the kernel has mapped the loader; 0: unknown. As a command the loader is the program. */
+OH_EARLY static uintptr_t base_of_loader(void)
+{
+    static ElfW(auxv_t) table[64]; /* there is one thread; no array on the stack, for which compilers name a canary */
+    const long file = call_kernel(SYS_openat, AT_FDCWD, (long)"/proc/self/auxv", O_RDONLY | O_CLOEXEC);
+    const long bytes = file >= 0 ? call_kernel(SYS_read, file, (long)table, sizeof table) : 0;
+    uintptr_t base = 0, headers = 0;
+    if (file >= 0) {
+        call_kernel(SYS_close, file, 0, 0);
+    }
+    for (long i = 0; (i + 1) * (long)sizeof *table <= bytes; i++) {
+        base = table[i].a_type == AT_BASE ? table[i].a_un.a_val : base;
+        headers = table[i].a_type == AT_PHDR ? table[i].a_un.a_val : headers;
+    }
+    return base || !headers ? base : headers - sizeof(ElfW(Ehdr));
+}
+
+OH_EARLY static const struct namespace *first_namespace(void)
+{
+    if (namespaces) {
+        return namespaces;
+    }
+    const ElfW(Ehdr) *loader = (const ElfW(Ehdr) *)base_of_loader();
+    const ElfW(Phdr) *header = loader ? (const ElfW(Phdr) *)((uintptr_t)loader + loader->e_phoff) : NULL;
+    const ElfW(Sym) *found = NULL;
+    struct oh_elf elf;
+    for (int i = 0; loader && i < loader->e_phnum && !found; i++) {
+        const uintptr_t dynamic = (uintptr_t)loader + header[i].p_vaddr;
+        if (header[i].p_type == PT_DYNAMIC && oh_elf_read((uintptr_t)loader, (const ElfW(Dyn) *)dynamic, &elf)) {
+            found = oh_elf_find(&elf, "_r_debug");
+        }
+    }
+    return found ? (const struct namespace *)(elf.base + found->st_value) : NULL;
+}
 
 /* This object in the loader's list. dladdr1, which also tells, may belong to another preloaded object. */
 OH_EARLY static const struct link_map *own_object(void)
 {
     const struct link_map *object = NULL;
-    for (const struct namespace *list = namespaces; list && !object;
+    for (const struct namespace *list = first_namespace(); list && !object;
          list = list->debug.r_version > 1 ? list->next : NULL) {
         object = list->debug.r_map;
         while (object && object->l_ld != _DYNAMIC) {

@@ -282,6 +282,31 @@ if build_or_skip "functions that are found once" -fno-builtin -DOBJECT -shared -
     done
 fi
 
+# A resolver of an indirect function calls dlsym while the program starts, before onehop is relocated.
+cat >"$scratch/resolver.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int indirect(void), call(void);
+#ifdef OBJECT
+static int found(void) { return 0; }
+static int missed(void) { return 1; }
+static int (*resolve(void))(void)
+{
+    return dlsym(RTLD_DEFAULT, "getpid") && !dlsym(RTLD_DEFAULT, "ncclNoSuchFunction") ? found : missed;
+}
+int indirect(void) __attribute__((ifunc("resolve")));
+int call(void) { return indirect(); }
+#else
+int main(void) { return call(); }
+#endif
+END
+if build_or_skip "a resolver" -DOBJECT -fno-plt -shared -fPIC -o "$scratch/resolver.so" "$scratch/resolver.c" &&
+    build_or_skip "the same" -o "$scratch/resolver" "$scratch/resolver.c" "$scratch/resolver.so"; then
+    unchanged "dlsym in a resolver" "" "$scratch/resolver"
+    loader=$(readelf -lW "$scratch/resolver" | sed -n 's/.*interpreter: \(.*\)]/\1/p')
+    unchanged "the same, started by the loader" "" "$loader" "$scratch/resolver"
+fi
+
 # A dlsym of its own in front of onehop, which finds the next one in some way. It is served, or onehop says why not.
 cat >"$scratch/hook.c" <<'END'
 #define _GNU_SOURCE
