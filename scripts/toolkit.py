@@ -193,8 +193,8 @@ def progress(label):
 
 
 def fetch_wheel(package, version, patterns, folder, pinned=True):
-    """Puts the files of a wheel that match a pattern into folder, without the leading nvidia/X/ of their names."""
-    with tempfile.TemporaryFile(dir=folder) as file:
+    """Puts files of a wheel that match a pattern into folder, each whole, without the leading nvidia/X/ of their names."""
+    with tempfile.TemporaryFile(dir=folder) as file, tempfile.TemporaryDirectory(dir=folder) as partial:
         url = find_wheel(package, version)
         remote = RemoteWheel(url, file, progress(f"{package} {version}"))
         with zipfile.ZipFile(file) as wheel:
@@ -218,9 +218,10 @@ def fetch_wheel(package, version, patterns, folder, pinned=True):
                 found = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
                 if expected.get(member.filename) != f"sha256={found}":
                     raise ValueError(f"{member.filename}: sha256 is {found}; expected {expected.get(member.filename)}")
-                with open(target, "wb") as copy:
+                with open(f"{partial}/file", "wb") as copy:
                     copy.write(content)
-                os.chmod(target, 0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+                os.chmod(copy.name, 0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+                os.replace(copy.name, target)
 
 
 def fetch_nccl(wheel, folder):
@@ -252,8 +253,7 @@ def main():
     if len(sys.argv) != 3 or sys.argv[2] not in PARTS:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    folder, part = os.path.abspath(sys.argv[1]), PARTS[sys.argv[2]]
-    what = sys.argv[2]
+    folder, part, what = os.path.abspath(sys.argv[1]), PARTS[sys.argv[2]], sys.argv[2]
     stamp = os.path.join(folder, "onehop-toolkit.txt")
     text = "".join(f"{package}=={version} {' '.join(patterns)}\n" for package, version, patterns in part)
     try:

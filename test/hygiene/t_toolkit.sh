@@ -28,6 +28,8 @@ for package, version, patterns in toolkit.PARTS["cuda13"]:
             wheel.writestr(entry, f"{package} {version}\n" + ("more\n" if mode == "changed" else ""))
             record.append(f"{entry.filename},{digest(f'{package} {version}{chr(10)}'.encode())},1")
         wheel.writestr("nvidia/x/lib/other", random.Random(2).randbytes(700000))
+        wheel.writestr("nvidia/x/lib/libnccl.so.2", b"nccl" * 1000)
+        record += [f"nvidia/x/lib/{file},{digest(wheel.read(f'nvidia/x/lib/{file}'))},1" for file in ("large", "other", "libnccl.so.2")]
         wheel.writestr(f"{package}.dist-info/licenses/License.txt", "licence\n")
         record.append(f"{package}.dist-info/licenses/License.txt,{digest(b'licence' + bytes([10]))},8")
         text = "\n".join(record + ["other,,"] * (mode == "forged")) + "\n"
@@ -120,6 +122,36 @@ serve short
 expect "a transfer that breaks off: status 1" 1 '^toolkit.py: nvidia-nccl-cu13 ' -- fetch "$scratch/none" nccl
 serve json
 expect "and the next one begins anew" 0 -- fetch "$scratch/none" nccl
+python3 - "$scratch" <<'END'
+import os, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+import toolkit
+class Full:  # a disk that is full in the middle of a file
+    def __init__(self, path, mode, **rest):
+        self.name, self.file = path, open(path, mode, **rest)
+    def __enter__(self):
+        return self
+    def __exit__(self, *error):
+        self.file.close()
+    def write(self, content):
+        if not content.startswith(b"nccl"):
+            return self.file.write(content)
+        self.file.write(content[:len(content) // 2])
+        raise OSError("No space left on device")
+wheel, folder = "==".join(toolkit.NCCL[0][:2]), os.path.join(sys.argv[1], "kept")
+toolkit.open = Full
+try:
+    sys.exit(f"{toolkit.fetch_nccl(wheel, folder)}: no error")
+except OSError as error:
+    assert "No space" in str(error), error
+del toolkit.open
+content = open(toolkit.fetch_nccl(wheel, folder), "rb").read()
+assert content == b"nccl" * 1000, f"{len(content)} bytes of 4000"
+files = os.listdir(os.path.join(folder, wheel.replace("==", "-")))
+assert sorted(files) == ["lib", "licenses"], files
+END
+tap_point $? "a library that was not written to its end is fetched again"
 serve changed
 expect "a file that is not as RECORD says is refused" 1 \
     '^toolkit.py: nvidia-nccl-cu13 .*: nvidia/x/include/.*: sha256 is .*; expected sha256=' -- fetch "$scratch/changed" nccl
