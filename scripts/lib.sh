@@ -334,19 +334,19 @@ oh_configure() {
     local dir=$1
     shift
     [ ! -e "$oh_top/config.status" ] || oh_die "the source tree itself is configured: run 'make distclean' there first"
-    mkdir -p "$dir"
+    mkdir -p "$dir" || exit # a failure ends the script also where set -e does not hold
     if [ ! -x "$oh_top/configure" ]; then
         oh_say "autoreconf -i"
-        (cd "$oh_top" && oh_run "$dir/autoreconf.log" autoreconf -i)
+        (cd "$oh_top" && oh_run "$dir/autoreconf.log" autoreconf -i) || exit
     fi
     if [ ! -e "$dir/config.status" ] || [ "$(cat "$dir/configure.args" 2>/dev/null)" != "$*" ]; then
         oh_say "configure $*"
         (
-            cd "$dir"
+            cd "$dir" || exit
             # libtool, a script of 12,000 lines, runs once a file: 37 ms with dash, 65 ms with bash.
             [ ! -x /bin/dash ] || export CONFIG_SHELL=${CONFIG_SHELL-/bin/dash} SHELL=${CONFIG_SHELL-/bin/dash}
             oh_run configure.out "$oh_top/configure" "$@"
-        )
+        ) || exit
         printf '%s' "$*" >"$dir/configure.args"
     fi
 }

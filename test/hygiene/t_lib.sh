@@ -45,6 +45,18 @@ bash -c '. "$0"; oh_dist "$1"' "$scratch/dist/scripts/lib.sh" "$scratch/out" >"$
 [ -e "$scratch/out/onehop-source/onehop-1.tar.gz" ] && [ -e "$scratch/out/source/theirs" ]
 tap_point $? "a tarball for packages leaves what is others'" "$(cat "$scratch/dist.log"; find "$scratch/out")"
 
+# A script that goes on where a command fails, as check --full does: what configures is told apart from other steps.
+mkdir -p "$scratch/conf/scripts"
+cp "$abs_top_srcdir/scripts/lib.sh" "$scratch/conf/scripts"
+printf '#!/bin/sh\nexit "$FAILS"\n' >"$scratch/conf/configure"
+chmod +x "$scratch/conf/configure"
+for FAILS in 1 0; do
+    export FAILS
+    bash -c 'set +e; . "$0"; oh_configure "$1" --x; echo went on' "$scratch/conf/scripts/lib.sh" "$scratch/conf/b" >"$scratch/conf.log" 2>&1
+    [ "$(grep -c 'went on' "$scratch/conf.log") $(cat "$scratch/conf/b/configure.args" 2>/dev/null)" = "$((1 - FAILS)) $([ $FAILS = 1 ] || echo --x)" ]
+    tap_point $? "a configure that ends with $FAILS: the script $([ $FAILS = 1 ] && echo ends || echo goes on)" "$(cat "$scratch/conf.log")"
+done
+
 # A tree in a folder whose name configure refuses.
 mkdir -p "$scratch/a tree's \$folder/scripts"
 cp "$abs_top_srcdir/scripts/lib.sh" "$scratch/a tree's \$folder/scripts"
