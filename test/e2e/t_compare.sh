@@ -80,6 +80,26 @@ for how in $tags "/^_*[0-9]/s/4711/47$log\\n11/" "/^_*[0-9]/s/4711\\./&$log\\n$l
 done
 HOW='/^ *[0-9]/s/\(sum *-1 *\)[0-9]/\1x/' compare --bin "$bin" --repeat 1 --mpi 2 --mpirun "$scratch/bin/srun" -- -b 1K -e 1K
 refuses "a row that is broken for good" 1 ': all_reduce_perf printed a row whose time is not understood: 1024 +256 +float'
+# A row that is lost in every run of a side, or in one run. The table and the file have what has arrived.
+cat >"$scratch/bin/loses" <<'END'
+#!/bin/sh
+shift 2
+side=with${LD_PRELOAD:-out}
+side=${side%%/*}
+run=$side.$(ls "$RUNS" | grep -c "^$side\.")
+: >"$RUNS/$run"
+"$@" -g 2 | sed "$([ "$LOST" != "$side" ] && [ "$LOST" != "$run" ] || echo '/^ *4096/d')"
+END
+chmod +x "$scratch/bin/loses"
+for lost in without:0:2 with:2:0 without.1:1:2; do
+    IFS=: read -r lost without with <<<"$lost"
+    LOST=$lost RUNS=$(new_folder) expect "a row that is lost $lost onehop" 1 '^ +1024 +256 +float +sum +0 +0 ' '^ +4096 ' \
+        "^compare-nccl-tests: all_reduce_perf has not .* 2 runs .*: float,sum,4096,1024: $without rows without onehop, $with with it\$" \
+        -- compare --bin "$bin" --repeat 2 --csv "$work/a.csv" --mpi 2 --mpirun "$scratch/bin/loses" -- -b 1K -e 4K -f 4
+    grep -q '^eager,float,sum,2,4096,1024,' "$work/a.csv"
+    tap_point $? "... and the file has the rest" "$(cat "$work/a.csv")"
+    rm -f "$work/a.csv"
+done
 HOW='' expect "a launcher that says where N goes" 0 '^ +1024 ' \
     -- compare --bin "$bin" --repeat 1 --mpi 2 --mpirun "$scratch/bin/srun -n %n" -- -b 1K -e 1K
 refuses "no launcher" 1 'compare-nccl-tests: /nowhere/mpirun is missing' \
