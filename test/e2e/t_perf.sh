@@ -191,6 +191,21 @@ refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file' -- perf --
 refuses "stdout is closed: no table in another file" 1 'the table cannot be written: Bad file descriptor' \
     -- run_limited bash -c '"$@" >&-' bash "$onehop" perf -b 64 -e 64 $few --csv "$csv"
 refuses "a folder" 1 ': Is a directory' -- perf --csv "$scratch"
+ln -s "$scratch/both" "$scratch/link"
+cp "$scratch/kept.csv" "$scratch/here"
+for pair in "$scratch/new $scratch/./new" "$scratch/here $scratch/here" "$scratch/both $scratch/link" "/dev/stdout -"; do
+    read -r one two <<<"$pair"
+    [ "$one" != "$scratch/both" ] || touch "$scratch/both"
+    refuses "--csv $one --json $two" 2 "perf: ${two/#-/stdout}: the same file as $one; expected another$" \
+        -- perf --from "$scratch/kept.csv" --csv "$one" --json "$two"
+    [ ! -e "$scratch/new" ] && cmp -s "$scratch/kept.csv" "$scratch/here"
+    tap_point $? "... and no file has changed" "$(ls "$scratch")"
+done
+run_limited bash -c '"$@" >>"$0"' "$scratch/all" "$onehop" perf --from "$scratch/kept.csv" --csv "$scratch/all"
+[ "$status" = 0 ] && grep -q '^# Out of bounds' "$scratch/all" && [ "$(tail -n 1 "$scratch/all" | cut -d , -f 1-8)" = "$(tail -n 1 "$scratch/kept.csv" | cut -d , -f 1-8)" ]
+tap_point $? "a file that is stdout, too, has the table and the numbers" "$(cat "$scratch/all" "$err")"
+refuses "a file without a name" 1 'perf: : No such file' -- perf -b 64 -e 64 $few --csv ''
+expect "two outputs to nowhere" 0 -- perf --from "$scratch/kept.csv" --csv /dev/null --json /dev/null
 expect "a full disk, --csv" 1 'perf: /dev/full: No space left' \
     -- perf --from "$scratch/kept.csv" --csv /dev/full --json -
 run_full "$onehop" perf -b 64 -e 64 $few

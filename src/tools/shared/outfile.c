@@ -126,20 +126,45 @@ static int open_special(const char *path, bool is_pipe)
     return fd;
 }
 
+static int open_new(struct oh_outfile *file)
+{
+    const char *slash = strrchr(file->path, '/'), *name = slash ? slash + 1 : file->path;
+    char *folder = slash ? strndupa(file->path, (size_t)(name - file->path)) : ".", real[PATH_MAX];
+    mode_t mask = umask(0);
+    umask(mask);
+    if (!name[0]) {
+        errno = ENOENT;
+        return -1;
+    }
+    if (!realpath(folder, real)) {
+        return -1;
+    }
+    if (snprintf(file->target, sizeof file->target, "%s/%s", real, name) >= (int)sizeof file->target) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    return open_temporary(file, 0666 & ~mask);
+}
+
+static bool is_one_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
 static int open_file(struct oh_outfile *file)
 {
-    struct stat there;
+    struct stat there, out;
     if (strcmp(file->path, "-") == 0) {
         return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
     }
     if (stat(file->path, &there) != 0) {
-        mode_t mask = umask(0);
-        umask(mask);
-        snprintf(file->target, sizeof file->target, "%s", file->path); /* one that is too long fails below */
-        return open_temporary(file, 0666 & ~mask);
+        return open_new(file);
     }
     if (!S_ISREG(there.st_mode)) {
         return open_special(file->path, S_ISFIFO(there.st_mode));
+    }
+    if (fstat(STDOUT_FILENO, &out) == 0 && is_one_file(&there, &out)) {
+        return fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0); /* a rename would take what stdout has got */
     }
     if (access(file->path, W_OK) != 0 || !realpath(file->path, file->target)) {
         return -1; /* a rename does not check that */
@@ -147,10 +172,26 @@ static int open_file(struct oh_outfile *file)
     return open_temporary(file, there.st_mode & 0777);
 }
 
+static const char *name_of(const struct oh_outfile *file)
+{
+    return strcmp(file->path, "-") ? file->path : "stdout";
+}
+
 /* Ends the command because of the file. */
 static _Noreturn void fail(const struct oh_outfile *file)
 {
-    OH_TOOL_FAIL("%s: %m", strcmp(file->path, "-") ? file->path : "stdout");
+    OH_TOOL_FAIL("%s: %m", name_of(file));
+}
+
+/* Whether one would replace what is written to the other, or mix with it. A device, as /dev/null, takes both. */
+static bool is_same(const struct oh_outfile *a, const struct oh_outfile *b)
+{
+    struct stat x, y;
+    if (a->temporary[0] || b->temporary[0]) {
+        return strcmp(a->target, b->target) == 0;
+    }
+    return fstat(fileno(a->stream), &x) == 0 && fstat(fileno(b->stream), &y) == 0 && is_one_file(&x, &y) &&
+           !S_ISCHR(x.st_mode);
 }
 
 void oh_outfile_open(const char *path, struct oh_outfile *file)
@@ -167,6 +208,11 @@ void oh_outfile_open(const char *path, struct oh_outfile *file)
         fail(file);
     }
     open_files = file;
+    for (const struct oh_outfile *other = file->next; other; other = other->next) {
+        if (is_same(file, other)) {
+            OH_TOOL_REFUSE("%s: the same file as %s; expected another", name_of(file), name_of(other));
+        }
+    }
 }
 
 void oh_outfile_drop(struct oh_outfile *file)

@@ -22,7 +22,8 @@ struct oh_outfile {
     struct oh_outfile *next;  /* that is open */
 };
 
-/* Begins the file; "-" is stdout. Ends the command if it cannot be made. */
+/* Begins the file; "-" is stdout, and so is a file that stdout goes to. Ends the command if the file cannot be made, or
+ * is open already. */
 void oh_outfile_open(const char *path, struct oh_outfile *file);
 
 /* Ends it and puts it in its place, if it is open. Ends the command if that fails, and then nothing is left of it. */
