@@ -139,4 +139,36 @@ for signal in INT TERM; do
     tap_point $? "SIG$signal: ended by it, no rank and no file left" \
         "$(printf 'children %s, alive %s\n' "$children" "$alive"; diagnosis; ls "$scratch")"
 done
+
+# A rank that does not go on, on a clock that is put forward by 1,000 s.
+cat >"$scratch/clock.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *time)
+{
+    int (*real)(clockid_t, struct timespec *) = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    const int status = real(id, time);
+    time->tv_sec += access(getenv("CLOCK_FORWARD"), F_OK) == 0 ? 1000 : 0;
+    return status;
+}
+END
+if [ -n "${OH_SANITIZERS-}" ]; then
+    tap_skip "a rank that does not go on" "a sanitizer's runtime would have to come first"
+elif build_or_skip "a rank that does not go on" -shared -fPIC -o "$scratch/clock.so" "$scratch/clock.c"; then
+    "${interruptible[@]}" CLOCK_FORWARD="$scratch/forward" LD_PRELOAD="$scratch/clock.so" "$onehop" tune -b 8M -e 8M -n 2 -o "$file.2" >"$out" 2>"$err" &
+    pid=$!
+    await 60 has_ranks
+    children=$(cat /proc/$pid/task/$pid/children)
+    kill -STOP $children
+    sleep 0.2 # the command has seen what they had done
+    touch "$scratch/forward"
+    status=0
+    wait $pid || status=$?
+    expect_sentence "a rank that does not go on" 1 '^onehop: tune: no progress for 120 s; all ranks are ended$'
+    [ -z "$(living $children; ls "$scratch" | grep all.tuning.2)" ]
+    tap_point $? "... no rank and no file left" "$(diagnosis; ls "$scratch")"
+fi
 tap_done

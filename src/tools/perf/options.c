@@ -130,6 +130,7 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
         FOREIGN("unalign", 'u', NONE),
         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
+    o->timeout_option = "--timeout";
     if (o->warmup < 1) {
         OH_TOOL_REFUSE("--warmup_iters 0: expected 1 or more: NCCL makes what a size needs at its first call");
     }

@@ -98,10 +98,11 @@ struct oh_perf_options {
     int rounds;
     int ranks; /* 0: all GPUs */
     int timeout_s;
-    int pattern;     /* enum oh_perf_pattern */
-    int collective;  /* enum onehop_collective */
-    int threads;     /* 1: one process with a thread for each GPU; 0: a process for each */
-    int nccl_memory; /* 1: buffers of ncclMemAlloc; 0: of cuMemAlloc */
+    const char *timeout_option; /* that sets it; NULL: none */
+    int pattern;                /* enum oh_perf_pattern */
+    int collective;             /* enum onehop_collective */
+    int threads;                /* 1: one process with a thread for each GPU; 0: a process for each */
+    int nccl_memory;            /* 1: buffers of ncclMemAlloc; 0: of cuMemAlloc */
     int check;
     bool floor;
     bool mode[OH_PERF_MODES];

@@ -309,6 +309,7 @@ void oh_perf_run(struct oh_perf_shared *shared, void (*tick)(void *), void *user
     const struct oh_workers workers = {.shared = &shared->workers,
                                        .members = shared->options->threads ? 1 : shared->options->ranks,
                                        .timeout_s = shared->options->timeout_s,
+                                       .timeout_option = shared->options->timeout_option,
                                        .work = work,
                                        .work_user = shared,
                                        .tick = tick,

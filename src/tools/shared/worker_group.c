@@ -166,7 +166,9 @@ void oh_workers_run(const struct oh_workers *workers)
             last = oh_now_ns();
         } else if (living && oh_now_ns() - last > (uint64_t)workers->timeout_s * 1000000000u) {
             end_all(workers, pid);
-            OH_TOOL_FAIL("no progress for %d s (--timeout); all ranks are ended", workers->timeout_s);
+            const char *option = workers->timeout_option;
+            OH_TOOL_FAIL("no progress for %d s%s%s%s; all ranks are ended", workers->timeout_s, option ? " (" : "",
+                         option ? option : "", option ? ")" : "");
         }
     }
 }

@@ -30,6 +30,7 @@ struct oh_workers {
     struct oh_workers_shared *shared;
     int members;                         /* up to OH_MAX_WORKERS */
     int timeout_s;                       /* no barrier passed for so long: all is ended */
+    const char *timeout_option;          /* that sets it; NULL: none */
     int (*work)(void *user, int member); /* in the member's process; its exit status */
     void *work_user;
     void (*tick)(void *user); /* in the parent, every few milliseconds and when all have ended well; or NULL */
