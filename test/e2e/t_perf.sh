@@ -204,7 +204,6 @@ done
 run_limited bash -c '"$@" >>"$0"' "$scratch/all" "$onehop" perf --from "$scratch/kept.csv" --csv "$scratch/all"
 [ "$status" = 0 ] && grep -q '^# Out of bounds' "$scratch/all" && [ "$(tail -n 1 "$scratch/all" | cut -d , -f 1-8)" = "$(tail -n 1 "$scratch/kept.csv" | cut -d , -f 1-8)" ]
 tap_point $? "a file that is stdout, too, has the table and the numbers" "$(cat "$scratch/all" "$err")"
-refuses "a file without a name" 1 'perf: : No such file' -- perf -b 64 -e 64 $few --csv ''
 expect "two outputs to nowhere" 0 -- perf --from "$scratch/kept.csv" --csv /dev/null --json /dev/null
 expect "a full disk, --csv" 1 'perf: /dev/full: No space left' \
     -- perf --from "$scratch/kept.csv" --csv /dev/full --json -

@@ -61,6 +61,19 @@ for words in run/--via perf/--minbytes tune/-o topo/--save doctor/--pid stat/--o
     expect_sentence "onehop ${words/\// } and no more" 2 \
         "^onehop: [a-z]+: --[a-z]+: value missing; see onehop [a-z]+ --help\$" -- run "$onehop" ${words/\// }
 done
+for words in perf/--csv perf/--json perf/--from perf/--nccl perf/--onehop tune/-o topo/--save topo/--load stat/--output; do
+    expect_sentence "onehop ${words/\// } '': a name that is empty" 2 "^onehop: [a-z]+: --[a-z]+ '': expected a path\$" \
+        -- run "$onehop" ${words/\// } ''
+done
+for words in perf/--si:simulated:simulated-times perf/--m=8:minbytes:maxbytes stat/--o:openmetrics:output; do
+    IFS=: read -r words one two <<<"$words"
+    expect_sentence "onehop ${words/\// }, which more than one option begins with" 2 \
+        "^onehop: ${words%/*}: ${words#*/}: not clear: --$one or --$two; see onehop ${words%/*} --help\$" -- run "$onehop" ${words/\// }
+done
+for words in --via/plugin --via/audit/--json --via/preload/--pid/$$; do
+    expect_sentence "onehop doctor ${words//\// }: nothing is run that way" 2 \
+        '^onehop: doctor: --via [a-z]+: expected a program; see onehop doctor --help$' -- run "$onehop" doctor ${words//\// }
+done
 
 expect_sentence "the nearest option is suggested" 2 \
     '^onehop: perf: --itres: unknown option [(]did you mean --iters[?][)]; see onehop perf --help$' \

@@ -243,7 +243,7 @@ int oh_tool_doctor(int argc, char **argv)
     static const int statuses[] = {OH_EXIT_OK, OH_EXIT_FAILED, OH_EXIT_USAGE};
     static struct oh_doctor_report report;
     pid_t pid = 0;
-    int via = OH_VIA_PRELOAD;
+    int via = -1; /* not named: preload */
     bool json = false, simulated = false;
     const struct oh_option options[] = {{"pid", 0, oh_option_int, OH_RANGE(&pid, 1, INT_MAX)},
                                         {"via", 0, oh_option_word, OH_WORDS(&via, oh_via_names)},
@@ -254,13 +254,16 @@ int oh_tool_doctor(int argc, char **argv)
     if (pid && (first < argc || simulated)) {
         OH_TOOL_REFUSE("--pid %d: expected neither a program nor --simulated; see onehop doctor --help", (int)pid);
     }
+    if (via >= 0 && first == argc) {
+        OH_TOOL_REFUSE("--via %s: expected a program; see onehop doctor --help", oh_via_names[via]);
+    }
     if (simulated) {
         oh_tool_simulate(argv);
     }
     if (pid) {
         oh_doctor_process(pid, &report);
     } else if (first < argc) {
-        check_program(argv + first, (enum oh_via)via, &report);
+        check_program(argv + first, via < 0 ? OH_VIA_PRELOAD : (enum oh_via)via, &report);
     } else {
         oh_doctor_machine(&report);
     }

@@ -62,7 +62,7 @@ static void take_from(const char *name, const char *path, void *value)
     if (options->froms == OH_PERF_COLUMNS) {
         OH_TOOL_REFUSE("--%s %s: expected at most %d files", name, path, OH_PERF_COLUMNS);
     }
-    options->from[options->froms++] = path;
+    oh_option_path(name, path, &options->from[options->froms++]);
 }
 
 struct oh_perf_options oh_perf_defaults(const char *types)
@@ -104,8 +104,8 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *o)
         {"compare", 0, oh_option_list, OH_WORDS(o->side, oh_perf_side_names)},
         {"floor", 0, NULL, &o->floor},
         {"check", 'c', oh_option_int, OH_RANGE(&o->check, 0, 1)},
-        {"csv", 0, oh_option_text, &o->csv},
-        {"json", 0, oh_option_text, &o->json},
+        {"csv", 0, oh_option_path, &o->csv},
+        {"json", 0, oh_option_path, &o->json},
         {"from", 0, take_from, o},
         {"simulated-times", 0, NULL, &o->simulated_times},
         {"timeout", 'T', oh_option_int, OH_RANGE(&o->timeout_s, 1, 86400)},

@@ -127,7 +127,7 @@ struct oh_perf_options {
         {"datatype", 'd', oh_option_list, OH_WORDS((perf_)->type, oh_perf_type_names)},                                \
         {"graph", 0, NULL, &(perf_)->only[OH_PERF_GRAPH]}, {"eager", 0, NULL, &(perf_)->only[OH_PERF_EAGER]},          \
         {"rounds", 0, oh_option_int, OH_RANGE(&(perf_)->rounds, 1, OH_PERF_ROUNDS)},                                   \
-        {"nccl", 0, oh_option_text, &(perf_)->nccl}, {"onehop", 0, oh_option_text, &(perf_)->onehop},                  \
+        {"nccl", 0, oh_option_path, &(perf_)->nccl}, {"onehop", 0, oh_option_path, &(perf_)->onehop},                  \
     {                                                                                                                  \
         "simulated", 0, NULL, &(perf_)->simulated                                                                      \
     }

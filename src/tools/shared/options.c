@@ -21,9 +21,11 @@
 
 /* --- values ----------------------------------------------------------------------------------------------------- */
 
-void oh_option_text(const char *name, const char *text, void *value)
+void oh_option_path(const char *name, const char *text, void *value)
 {
-    (void)name;
+    if (!text[0]) {
+        OH_TOOL_REFUSE("--%s '': expected a path", name);
+    }
     *(const char **)value = text;
 }
 
@@ -117,12 +119,29 @@ static const struct oh_option *row_of(const struct oh_option *options, int code)
     return options;
 }
 
+/* Ends the command if more than one option begins with this word. */
+static void refuse_unclear(char **argv, const struct oh_option *options, const char *word)
+{
+    const size_t length = strcspn(word + 2, "=");
+    const char *one = NULL;
+    for (; options->name; options++) {
+        const bool begins = strncmp(options->name, word + 2, length) == 0;
+        if (begins && one) {
+            OH_TOOL_REFUSE("%s: not clear: --%s or --%s; see onehop %s --help", word, one, options->name, argv[0]);
+        }
+        one = begins ? options->name : one;
+    }
+}
+
 /* Ends the command because of what getopt_long has just returned. */
 static _Noreturn void refuse(char **argv, const struct oh_option *options, int code)
 {
     const char letter[] = {'-', (char)optopt, '\0'};
     const char *known = optopt == 'h' ? "help" : optopt ? row_of(options, optopt)->name : NULL;
     const char *word = optopt ? letter : argv[optind - 1];
+    if (!optopt) {
+        refuse_unclear(argv, options, word);
+    }
     const char *nearest = optopt ? NULL : oh_tool_nearest(word + 2, options, sizeof *options);
     if (known) {
         OH_TOOL_REFUSE("--%s: %s; see onehop %s --help", known, code == ':' ? "value missing" : "takes no value",

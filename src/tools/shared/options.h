@@ -22,8 +22,8 @@ struct oh_option {
     void *value;
 };
 
-/* The text itself; value: const char *. */
-void oh_option_text(const char *name, const char *text, void *value);
+/* The text itself, which is not empty; value: const char *. */
+void oh_option_path(const char *name, const char *text, void *value);
 
 /* A whole number; value: OH_RANGE of an int, or of a size_t. A size may have K, M or G behind it. */
 struct oh_range {

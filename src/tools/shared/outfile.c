@@ -132,10 +132,6 @@ static int open_new(struct oh_outfile *file)
     char *folder = slash ? strndupa(file->path, (size_t)(name - file->path)) : ".", real[PATH_MAX];
     mode_t mask = umask(0);
     umask(mask);
-    if (!name[0]) {
-        errno = ENOENT;
-        return -1;
-    }
     if (!realpath(folder, real)) {
         return -1;
     }

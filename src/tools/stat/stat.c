@@ -255,7 +255,7 @@ int oh_tool_stat(int argc, char **argv)
     const struct oh_option options[] = {{"pid", 0, oh_option_int, OH_RANGE(&request.pid, 1, INT_MAX)},
                                         {"json", 0, NULL, &request.json},
                                         {"openmetrics", 0, NULL, &request.openmetrics},
-                                        {"output", 0, oh_option_text, &request.output},
+                                        {"output", 0, oh_option_path, &request.output},
                                         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     if (request.json && request.openmetrics) {

@@ -141,8 +141,8 @@ int oh_tool_topo(int argc, char **argv)
                                         {"json", 0, NULL, &request.json},
                                         {"dot", 0, NULL, &request.dot},
                                         {"simulated", 0, NULL, &request.simulated},
-                                        {"save", 0, oh_option_text, &request.save},
-                                        {"load", 0, oh_option_text, &request.load},
+                                        {"save", 0, oh_option_path, &request.save},
+                                        {"load", 0, oh_option_path, &request.load},
                                         {NULL, 0, NULL, NULL}};
     struct oh_node node;
     char why[512];

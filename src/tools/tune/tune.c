@@ -59,7 +59,7 @@ static void parse_options(int argc, char **argv, struct oh_tune_options *tune)
         {"collective", 0, oh_option_word, OH_WORDS(&perf->collective, oh_collective_names)},
         {"iters", 0, oh_option_int, OH_RANGE(&perf->iters, 1, 1000)},
         {"time", 0, oh_option_int, OH_RANGE(&tune->time_s, 1, 86400)},
-        {"output", 'o', oh_option_text, &tune->output},
+        {"output", 'o', oh_option_path, &tune->output},
         {NULL, 0, NULL, NULL}};
     oh_options_only(argc, argv, help, options);
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
