@@ -20,6 +20,11 @@ doctor() {
 
 expect "a machine that is served" 0 'yes +gpus +4 x SIMULATED .*NVLink joins every pair' '^verdict: yes: onehop serves' \
     -- doctor
+size=$(sed -n 's/.* a communicator needs \([0-9]* KiB\).*/\1/p' "$out")
+for page in tools containers; do
+    grep -q "a communicator needs ${size:-?}\$\|: a file of ${size:-?} for each communicator" "$abs_top_srcdir/doc/$page.md"
+    tap_point $? "doc/$page.md has what a communicator needs" "$size"
+done
 SIMNODE_TOPOLOGY=pcie-only expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink' -- doctor
 SIMNODE_TOPOLOGY=mig expect "MIG" 1 '^verdict: no: .*MIG mode' -- doctor
 for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO NCCL_ALGO=Tree ONEHOP_DISABLE=1 \
