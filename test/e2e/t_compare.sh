@@ -130,6 +130,10 @@ refuses "no such collective" 2 '--collective alltoall: allreduce, allgather, red
     -- compare --bin "$bin" --collective alltoall
 refuses "no program of that collective" 1 'broadcast_perf is missing; ' -- compare --bin "$scratch/none" --collective broadcast
 refuses "no onehop" 1 'the onehop command is missing' -- compare --bin "$bin" --onehop /nowhere/onehop
+for arguments in '--bin ""' '--bin x --mpi 2 --mpirun ""' '--bin x --mpi 2 --mpirun " "' '--bin x --csv ""'; do
+    eval "set -- $arguments"
+    refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: --[a-z]+ needs a value; see --help$' -- compare "$@"
+done
 for arguments in '' '--bin' '--repeat 0 --bin x' '--mpi many --bin x' 'word'; do
     refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: ' -- compare $arguments
 done

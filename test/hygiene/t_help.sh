@@ -93,6 +93,10 @@ for script in apps compare-nccl-tests plot results quickstart check deb rpm whee
     expect_sentence "scripts/$script --nonsense: nothing is done" 2 "^$script: .*--nonsense" \
         -- run bash "$abs_top_srcdir/scripts/$script" --nonsense
 done
+for words in --build 'abc' '-1' '--build /nowhere'; do
+    expect_sentence "scripts/fuzz $words: its usage" 2 '^scripts/fuzz \[--build DIR\] SECONDS \[TARGET...\]$' \
+        -- run bash "$abs_top_srcdir/scripts/fuzz" $words
+done
 if command -v python3 >/dev/null; then
     mkdir -p "$scratch/built/.libs"
     touch "$scratch/built/.libs/libnccl-net-onehop.so"
