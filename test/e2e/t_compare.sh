@@ -36,6 +36,8 @@ for kind in allgather:all_gather:0.5 reducescatter:reduce_scatter:0.5 broadcast:
         END { exit rows != 2 }' "$out"
     tap_point $? "$collective: its bandwidth on the bus" "$(cat "$out")"
 done
+expect "--csv /dev/stdout" 0 '^eager,float,sum,2,1024,256,stock,' '^eager,float,sum,2,1024,256,onehop,' \
+    -- compare --bin "$bin" --repeat 1 --csv /dev/stdout -- -b 1K -e 1K -g 2
 # What versions and options make of a row; in place the stand-in then says 4711 us.
 for form in old each stamped; do
     STAND_IN_FORM=$form compare --bin "$bin" --repeat 1 --in-place --csv - -- -b 1K -e 1K -g 2
