@@ -229,6 +229,26 @@ expect "--stats: signals that come with the program's end" 3 '^onehop: no commun
 tap_empty "$(find "$scratch" -name 'onehop-stats.*')" "no file of statistics is left"
 TMPDIR=/nowhere run --stats -- true
 expect "--stats: no room for the file" 1 '/nowhere/onehop-stats'
+# A disk of its own, full before the program begins, or filled by it.
+mkdir "$scratch/disk"
+# shellcheck disable=SC2016
+on_disk='mount -t tmpfs -o size=256k none "$0" || exit 99
+    [ -z "$1" ] || head -c 300k /dev/zero >"$0/filler" 2>/dev/null
+    shift
+    TMPDIR=$0 "$@"'
+run_limited unshare -rm sh -c "$on_disk" "$scratch/disk" full "$onehop" run --stats -- echo begun
+if [ "$status" = 99 ] || grep -q '^unshare: ' "$out"; then
+    tap_skip "--stats: a full disk" "tmpfs cannot be mounted here"
+else
+    expect "--stats: a full disk: one sentence, and the program does not begin" 1 "^onehop: run: $scratch/disk/.*: No space left" '!begun' 1:.
+    # shellcheck disable=SC2016
+    expect "--stats: a program that fills the disk" 0 '^onehop: 2 of 2 collective calls served, .* in 2 processes$' \
+        -- run_limited unshare -rm sh -c "$on_disk" "$scratch/disk" '' "$onehop" run --stats -- \
+        sh -c 'head -c 300k /dev/zero >"$TMPDIR/filler" 2>/dev/null; exec "$@"' sh "$app" --nranks 2 --counts 7
+fi
+# shellcheck disable=SC2016
+expect "--stats: a record that is cut is told" 0 '^onehop: run: .*/onehop-stats.*: a record is cut, as on a full disk: calls are missing here$' \
+    -- run --stats -- sh -c 'printf "{\"pid\":1,\"comm\":" >>"$ONEHOP_STATS_FILE"'
 
 # --- usage
 

@@ -8,6 +8,7 @@
  */
 #include "tools/shared/stats_summary.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,6 +17,14 @@
 
 #include "plan/plan.h"
 #include "tools/shared/tool.h"
+
+#define RESERVED_BYTES 65536 /* a hundred records */
+
+/* A full disk is told before the program begins. Not every file system can reserve room. */
+static bool reserve(int fd)
+{
+    return fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, RESERVED_BYTES) == 0 || (errno != ENOSPC && errno != EDQUOT);
+}
 
 void oh_stats_summary_open(struct oh_stats_summary *summary_p)
 {
@@ -26,8 +35,12 @@ void oh_stats_summary_open(struct oh_stats_summary *summary_p)
     }
     snprintf(summary.path, sizeof summary.path, "%s/onehop-stats.XXXXXX", folder);
     int fd = mkostemp(summary.path, O_CLOEXEC);
-    if (fd < 0 || setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
-        OH_TOOL_FAIL("%s: %m", summary.path);
+    if (fd < 0 || !reserve(fd) || setenv("ONEHOP_STATS_FILE", summary.path, 1) != 0) {
+        oh_tool_error("%s: %m", summary.path);
+        if (fd >= 0) {
+            unlink(summary.path);
+        }
+        exit(oh_tool_failure);
     }
     close(fd);
     summary.reasons = json_object();
@@ -68,13 +81,15 @@ static void read_list(const json_t *object, const char *list, int count, const c
     }
 }
 
-/* Adds a line of oh_stats_json(), but none that is cut. The process becomes a key of pids. */
-static void add_line(struct oh_stats_summary *summary, const char *line, json_t *pids)
+/* Adds a line of oh_stats_json(). The process becomes a key of pids. Returns false for a line that is cut. */
+static bool add_line(struct oh_stats_summary *summary, const char *line, json_t *pids)
 {
     const char *state, *reason, *invariant;
     char pid[24];
     json_t *object = json_loads(line, 0, NULL);
-    if (json_unpack(object, "{s:s,s:s,s:s}", "state", &state, "reason", &reason, "invariant", &invariant) == 0) {
+    const bool whole =
+        json_unpack(object, "{s:s,s:s,s:s}", "state", &state, "reason", &reason, "invariant", &invariant) == 0;
+    if (whole) {
         struct oh_stats_record record = {.bytes = number_of(object, "bytes"),
                                          .verified = number_of(object, "verified"),
                                          .differing = number_of(object, "differing")};
@@ -93,15 +108,20 @@ static void add_line(struct oh_stats_summary *summary, const char *line, json_t 
         }
     }
     json_decref(object);
+    return whole;
 }
 
 void oh_stats_summary_read(struct oh_stats_summary *summary)
 {
     char line[OH_STATS_LINE];
+    bool cut = false;
     json_t *pids = json_object();
     FILE *file = fopen(summary->path, "re");
     while (file && fgets(line, sizeof line, file)) {
-        add_line(summary, line, pids);
+        cut |= !add_line(summary, line, pids);
+    }
+    if (cut) {
+        oh_tool_error("%s: a record is cut, as on a full disk: calls are missing here", summary->path);
     }
     if (file) {
         fclose(file);
