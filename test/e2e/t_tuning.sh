@@ -95,6 +95,13 @@ for lines in 'broadcast\nallgather' 'allgather\nallgather' 'allreduce' 'reduce';
     sed "0,/^end/s/^end/$lines\nend/" "$twoshot" >"$bad"
     expect_refused "collectives out of order, or none: $lines" "$bad" "line [0-9]*: '[a-z]*' .accepted: .*a collective, or end"
 done
+# The largest size that one-shot takes, as doc/tuning.md has it.
+most=$(sed -n 's/.* one-shot serves up to \([0-9]*\) MiB with eight ranks.*/\1/p' "$abs_top_srcdir/doc/tuning.md")
+for size in "$most:0" "$((most + 1)):1"; do
+    { head_of 8 '*'; printf '%sM oneshot\nend\n' "${size%:*}"; } >"$bad"
+    ONEHOP_TUNING_FILE=$bad expect_counts "eight ranks, one-shot up to ${size%:*} MiB: refused ${size#*:} times" \
+        "${size#*:}:WARN.*a row that cannot be served" -- run_app --nranks 8 --counts 7
+done
 { head_of 4 'NVIDIA H200'; echo end; } >"$bad"
 expect_refused "a real GPU's table on simulated GPUs" "$bad" "line .*a table for 4 x NVIDIA H200.*accepted: 4 x SIMULATED"
 expect_refused "no such file" "$scratch/none.tuning" "cannot be opened"
