@@ -50,7 +50,7 @@ static void occupy_standard_streams(void)
 int main(int argc, char **argv)
 {
     occupy_standard_streams();
-    oh_tool_ignore_sigpipe();
+    oh_tool_ignore_write_signals();
     json_set_alloc_funcs(oh_tool_allocate, free);
     if (argc < 2) {
         usage(stderr);

@@ -11,7 +11,8 @@ commands=$("$onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
 [ "$(wc -w <<<"$commands")" -ge 5 ]
 tap_point $? "the command names its subcommands" "$commands"
 
-# run COMMAND...: sets $status, fills $out and $err. run_full and run_closed: stdout is full, or closed.
+# run COMMAND...: sets $status, fills $out and $err. run_full, run_closed, run_cut: stdout is full, closed, or a file that
+# may not grow.
 run() {
     status=0
     timeout 20 "$@" >"$out" 2>"$err" || status=$?
@@ -22,6 +23,14 @@ run_full() {
 run_closed() {
     status=0
     timeout 20 "$@" >&- 2>"$err" || status=$?
+}
+run_cut() {
+    (
+        ulimit -c 0
+        ulimit -f 0
+        timeout 20 "$@" >"$scratch/cut"
+    ) 2>&1 | cat >"$err"
+    status=${PIPESTATUS[0]}
 }
 
 # point COMMAND STATUS NAME DIAGNOSTIC
@@ -44,7 +53,7 @@ done
 for words in --help --version $(printf '%s/--help ' $commands); do
     name=${words%%--*} name=${name%/}
     : >"$out"
-    for stdout in 'full:No space left on device' 'closed:Bad file descriptor'; do
+    for stdout in 'full:No space left on device' 'closed:Bad file descriptor' 'cut:File too large'; do
         expect_sentence "onehop ${words/\// }, and stdout is ${stdout%:*}" 2 \
             "^onehop: ${name:+$name: }stdout: ${stdout#*:}\$" -- "run_${stdout%:*}" "$onehop" ${words/\// }
     done

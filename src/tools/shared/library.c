@@ -98,6 +98,7 @@ void oh_tool_simulate(char **argv)
     }
     if (asprintf(&value, "%s%s%s", folder, before && before[0] ? ":" : "", before ? before : "") >= 0 &&
         setenv("LD_LIBRARY_PATH", value, 1) == 0) {
+        oh_tool_restore_write_signals();   /* the command begun again finds them as this one did */
         execv("/proc/self/exe", argv - 1); /* the whole command line: the subcommand's begins at its second word */
     }
     OH_TOOL_FAIL("--simulated: %m");

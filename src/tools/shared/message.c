@@ -87,16 +87,28 @@ void *oh_tool_resize(void *array, size_t count, size_t size)
     return there(reallocarray(array, count, size));
 }
 
-static void (*before)(int) = SIG_DFL;
+static struct {
+    int number;
+    void (*before)(int);
+} write_signals[] = {{SIGPIPE, SIG_DFL}, {SIGXFSZ, SIG_DFL}};
 
-void oh_tool_ignore_sigpipe(void)
+void oh_tool_ignore_write_signals(void)
 {
-    before = signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < sizeof write_signals / sizeof *write_signals; i++) {
+        write_signals[i].before = signal(write_signals[i].number, SIG_IGN);
+    }
+}
+
+void oh_tool_restore_write_signals(void)
+{
+    for (size_t i = 0; i < sizeof write_signals / sizeof *write_signals; i++) {
+        signal(write_signals[i].number, write_signals[i].before);
+    }
 }
 
 int oh_tool_exec(char **argv)
 {
-    signal(SIGPIPE, before);
+    oh_tool_restore_write_signals();
     execvp(argv[0], argv);
     int error = errno;
     oh_tool_error("%s: %m", argv[0]);

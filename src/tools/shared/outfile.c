@@ -94,7 +94,6 @@ static int open_temporary(struct oh_outfile *file, mode_t mode)
         errno = ENAMETOOLONG;
         return -1;
     }
-    signal(SIGXFSZ, SIG_IGN); /* the write fails instead */
     int fd = mkostemp(file->temporary, O_CLOEXEC);
     if (fd >= 0) {
         fchmod(fd, mode);

@@ -79,8 +79,10 @@ void *oh_tool_resize(void *array, size_t count, size_t size);
 void oh_tool_show_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void oh_tool_clear_progress(void);
 
-/* Makes a pipe that nobody reads an error of the write. oh_tool_exec undoes it. */
-void oh_tool_ignore_sigpipe(void);
+/* Makes a pipe that nobody reads, and a file that may not grow (ulimit -f), an error of the write. oh_tool_exec undoes
+ * it. */
+void oh_tool_ignore_write_signals(void);
+void oh_tool_restore_write_signals(void);
 
 /* Ends stdout. Ends the command with OH_EXIT_USAGE, with the reason on stderr, unless all of it has arrived. */
 void oh_tool_finish_stdout(void);
