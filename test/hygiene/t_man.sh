@@ -20,6 +20,10 @@ for command in $commands; do
     [ -z "$wrong" ] && [ "$(grep -c '^\.PP' <(sed '/^\.SH SYNOPSIS/,/^\.SH/!d' "$pages/onehop-$command.1"))" = 0 ]
     tap_point $? "and its synopsis is of commands" "$wrong"
 done
+for command in $(sed -n 's/^    {"\([a-z]*\)", .* OH_EXIT_USAGE, .*/\1/p' "$abs_top_srcdir/src/tools/main.c"); do
+    sed '/^\.SH EXIT STATUS/,/^\.SH/!d' "$pages/onehop.1" | grep -q "^\.B $command\$"
+    tap_point $? "onehop(1) says that $command, which fails with 2, is another one"
+done
 variables=$(awk -F '`' '/^The `onehop` command alone/ { exit } /^[|] `ONEHOP_/ { print $2 }' "$abs_top_srcdir/doc/environment.md")
 [ "$(wc -w <<<"$variables")" -ge 9 ]
 tap_point $? "doc/environment.md has variables" "$variables"
