@@ -186,6 +186,12 @@ refuses "no recording" 1 '/nowhere/x.csv: No such file' -- perf --from /nowhere/
 { printf '# settings: %02000d\n' 1; cat "$scratch/kept.csv"; } >"$scratch/long.csv"
 expect "a comment of 2000 characters, as of a launcher's command line" 0 '^# [0-9.]+ x SIMULATED|^# SIMULATED' \
     -- perf --from "$scratch/long.csv"
+if [ -z "${OH_SANITIZERS-}" ]; then
+    { cat "$scratch/kept.csv"; head -c 60M /dev/zero; } >"$scratch/endless.csv"
+    refuses "a line for which there is no memory: its file has not been read" 1 'endless.csv: Cannot allocate memory$' \
+        -- run_limited bash -c 'ulimit -v 50000; exec "$@"' bash "$onehop" perf --from "$scratch/endless.csv"
+    rm "$scratch/endless.csv"
+fi
 refuses "a file that is none" 1 'README.md:[0-9]+: not the head' -- perf --from "$abs_top_srcdir/README.md"
 refuses "a file that cannot be made" 1 '/nowhere/x.csv: No such file' -- perf --csv /nowhere/x.csv
 refuses "stdout is closed: no table in another file" 1 'the table cannot be written: Bad file descriptor' \

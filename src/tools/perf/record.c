@@ -299,7 +299,7 @@ const char *oh_perf_read_csv(const char *path, struct oh_perf_run *run)
     }
     if (what) {
         snprintf(problem, sizeof problem, "%s:%d: %s", path, number, what);
-    } else if (!stream || ferror(stream)) {
+    } else if (!stream || !feof(stream)) { /* as at the end of memory */
         snprintf(problem, sizeof problem, "%s: %m", path);
     } else if (run->rows == 0) {
         snprintf(problem, sizeof problem, "%s: no measurement in it", path);
