@@ -210,6 +210,12 @@ static inline bool oh_call_needs_all_ranks(const struct oh_call *call)
     return oh_call_is_counted(call) && call->kind != OH_CALL_BROADCAST;
 }
 
+/* The call cannot complete without a peer that has departed. Of NCCL's broadcast the peer may have done its part. */
+static inline bool oh_call_needs_peers(const struct oh_call *call)
+{
+    return call->route == OH_ROUTE_NCCL ? oh_call_needs_all_ranks(call) : oh_call_is_counted(call);
+}
+
 /* NCCL enqueues something for the call. A send of nothing is enqueued (2.28.9, src/enqueue.cc, taskAppend). */
 static inline bool oh_call_has_work(const struct oh_call *call)
 {

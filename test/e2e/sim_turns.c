@@ -20,6 +20,8 @@
  *              launches the send, the third rank, which it does not need, ends the communicator
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *   abandon    the same with a call that NCCL executes
+ *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
+ *              calls; alone and in a group
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
@@ -46,6 +48,7 @@
 #define SMALL 1000
 #define LARGE 100000 /* the test sets ONEHOP_MAX_BYTES below */
 #define PAIRS 16     /* of communicators, until the first comes first in a group: their order is that of their names */
+#define MIDDLE 30000 /* above that limit, too; NCCL has room for it before a rank has called */
 #define FIRST_CALLS 20
 #define LATE_US 300000
 #define TELL_US 300000   /* by then a failure is told */
@@ -634,6 +637,41 @@ static void *abandon(void *argument)
     return abort_in_finalize(&self, comm, ncclSuccess);
 }
 
+static ncclResult_t broadcast(const struct rank *self, ncclComm_t comm, const void *from, void *to)
+{
+    return ncclBroadcast(from, to, MIDDLE, ncclFloat32, 0, comm, (cudaStream_t)self->stream);
+}
+
+static void leave_as_root(const struct rank *self, bool aborts, bool groups)
+{
+    ncclComm_t comm = make(2 * aborts + groups, 2, self->rank, true);
+    void *from = filled(self, (float)(1 - self->rank)), *to = filled(self, 0);
+    warm_up(self, comm);
+    if (self->rank == 0) {
+        MUST(broadcast(self, comm, from, to) == ncclSuccess && ends_within(self, MOST_US));
+        MUST((aborts ? ncclCommAbort(comm) : ncclCommDestroy(comm)) == ncclSuccess);
+    }
+    pthread_barrier_wait(&barrier);
+    usleep(TELL_US);
+    if (self->rank == 1) {
+        MUST(!groups || ncclGroupStart() == ncclSuccess);
+        MUST(broadcast(self, comm, from, to) == ncclSuccess);
+        MUST(!groups || ncclGroupEnd() == ncclSuccess);
+        MUST(ends_within(self, MOST_US) && is_filled(to, MIDDLE, 1) && state_of(comm) == ncclSuccess);
+        MUST(ncclCommDestroy(comm) == ncclSuccess);
+    }
+    pthread_barrier_wait(&barrier);
+}
+
+static void *root(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    for (int way = 0; way < 4; way++) {
+        leave_as_root(&self, way / 2, way % 2);
+    }
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -668,6 +706,7 @@ static const struct {
              {"send", NULL, 3, pass},
              {"abort", NULL, 2, abort_waiting},
              {"abandon", NULL, 2, abandon},
+             {"root", NULL, 2, root},
              {.name = "stranger"}};
 
 int main(int argc, char **argv)

@@ -31,6 +31,7 @@ expect_right abort "a thread waits in ncclCommFinalize, and another one aborts: 
 # As in the case before, NCCL is no measure. Freed memory is filled, so that a use of it is seen.
 run_limited env LD_PRELOAD="$plugin" MALLOC_PERTURB_=165 timeout "$limit" "$turns" abandon
 judge "$status" "the same while NCCL waits: onehop uses nothing that the abort has freed"
+SIMNODE_NCCL_EARLY_ROOT=1 expect_right root "the root of NCCL's broadcast ends the communicator before the other rank calls: no error"
 expect_right shared "a rank leaves, while a call of another communicator waits on the stream: no error"
 expect_right unknown "the same; onehop does not know the second communicator"
 expect_right late "the same behind a call that NCCL launches in the background: no error"

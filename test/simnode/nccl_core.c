@@ -162,18 +162,10 @@ static ncclResult_t check_same(struct simnccl_core *core, enum simnccl_channel_i
     return ncclSuccess;
 }
 
-ncclResult_t simnccl_core_exchange(struct simnccl_core *core, enum simnccl_channel_id channel, uint32_t what,
-                                   const void *mine, size_t bytes)
+/* Waits until all ranks have entered the exchange. */
+static ncclResult_t await_all(struct simnccl_core *core, enum simnccl_channel_id channel, uint32_t step)
 {
     struct simnccl_segment *segment = core->segment;
-    struct simnccl_slot *slot = &segment->slot[channel][core->rank];
-    uint32_t step = ++core->step[channel];
-    slot->what[step & 1] = what;
-    if (bytes > 0) {
-        memcpy(slot->data[step & 1], mine, bytes);
-    }
-    atomic_store(&slot->step, step);
-    simnccl_core_ring(core);
     for (int r = 0; r < core->nranks; r++) {
         for (;;) {
             uint32_t seen = atomic_load(&segment->doorbell);
@@ -185,5 +177,29 @@ ncclResult_t simnccl_core_exchange(struct simnccl_core *core, enum simnccl_chann
             }
         }
     }
+    return ncclSuccess;
+}
+
+ncclResult_t simnccl_core_show(struct simnccl_core *core, enum simnccl_channel_id channel, uint32_t what,
+                               const void *mine, size_t bytes)
+{
+    struct simnccl_slot *slot = &core->segment->slot[channel][core->rank];
+    uint32_t step = core->step[channel] + 1;
+    SIMNCCL_TRY(await_all(core, channel, step - 1)); /* they have read the piece that is overwritten */
+    core->step[channel] = step;
+    slot->what[step & 1] = what;
+    if (bytes > 0) {
+        memcpy(slot->data[step & 1], mine, bytes);
+    }
+    atomic_store(&slot->step, step);
+    simnccl_core_ring(core);
+    return ncclSuccess;
+}
+
+ncclResult_t simnccl_core_exchange(struct simnccl_core *core, enum simnccl_channel_id channel, uint32_t what,
+                                   const void *mine, size_t bytes)
+{
+    SIMNCCL_TRY(simnccl_core_show(core, channel, what, mine, bytes));
+    SIMNCCL_TRY(await_all(core, channel, core->step[channel]));
     return check_same(core, channel, what);
 }

@@ -208,6 +208,9 @@ void simnccl_core_ring(struct simnccl_core *core);
  */
 ncclResult_t simnccl_core_exchange(struct simnccl_core *core, enum simnccl_channel_id channel, uint32_t what,
                                    const void *mine, size_t bytes);
+/* The same, and returns at once: no piece is there to be read but that of this rank. */
+ncclResult_t simnccl_core_show(struct simnccl_core *core, enum simnccl_channel_id channel, uint32_t what,
+                               const void *mine, size_t bytes);
 const void *simnccl_core_piece(const struct simnccl_core *core, enum simnccl_channel_id channel, int rank);
 
 /* nccl_group.c: a group around a single call; every call that enqueues or makes a communicator runs within one. */

@@ -530,7 +530,7 @@ static ncclResult_t refuse_group(struct oh_comm *comm)
 {
     bool needs_departed = false;
     for (size_t i = 0; i < group.call_count && oh_comm_state(comm) == OH_COMM_FAILING; i++) {
-        needs_departed |= group.calls[i].comm == comm && oh_call_is_counted(&group.calls[i]);
+        needs_departed |= group.calls[i].comm == comm && oh_call_needs_peers(&group.calls[i]);
     }
     return oh_comm_refuse_call(comm, needs_departed);
 }

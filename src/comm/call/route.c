@@ -97,12 +97,13 @@ void oh_call_route(struct oh_call *call)
 }
 
 /*
- * Only a call that needs the departed peer fails: not an empty call, nor a call that NCCL rejects, nor a captured call,
- * which may never be replayed. If a replay waits for the peer, the monitor detects that.
+ * Only a call that needs the departed peer fails: not an empty call, nor a broadcast that NCCL executes, nor a call
+ * that NCCL rejects, nor a captured call, which may never be replayed. If a replay waits for the peer, the monitor
+ * detects that.
  */
 static bool needs_departed(const struct oh_call *call)
 {
-    return oh_comm_state(call->comm) == OH_COMM_FAILING && oh_call_is_counted(call) && oh_call_is_valid(call) &&
+    return oh_comm_state(call->comm) == OH_COMM_FAILING && oh_call_needs_peers(call) && oh_call_is_valid(call) &&
            !oh_order_is_captured(call->comm, call->stream);
 }
 

@@ -12,8 +12,8 @@
  *    monitor.c polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host
  *    memory. A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or
  *    it has destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a
- *    kernel of onehop or in an eager allreduce that NCCL serves, or if a call is made. A departure alone is no failure:
- *    programs end their ranks in any order and in any way.
+ *    kernel of onehop or in an eager allreduce that NCCL serves, or if a call that needs the peer is made. A departure
+ *    alone is no failure: programs end their ranks in any order and in any way.
  * Threads: the thread that uses the communicator, unless a function says any. The monitor is one background thread a
  *    process. It calls the driver only where a peer has departed while NCCL serves a call.
  * Owns: the list of monitored communicators.
