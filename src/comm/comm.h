@@ -56,6 +56,13 @@ struct oh_comm_identity {
     struct oh_comm *next; /* list of creations */
 };
 
+/*
+ * Around a function of NCCL that may block, where the caller uses the communicator after it: another thread may abort
+ * the communicator meanwhile, and it must not be freed under this one. Any thread.
+ */
+void oh_comm_retain(struct oh_comm *comm);
+void oh_comm_release(struct oh_comm *comm);
+
 /* Returns the communicator of a handle; NULL: onehop does not know it. Lock-free; any thread. */
 struct oh_comm *oh_comm_find(ncclComm_t nccl);
 
@@ -153,7 +160,7 @@ ncclResult_t oh_comm_destroy(struct oh_comm *comm);
 /*
  * NCCL has suspended the communicator, on all ranks: calls are NCCL's from now on. Forgets it, which frees its memory.
  * With kernels that run or graphs that can be replayed it is kept until it is destroyed: its failures are still told.
- * Returns what oh_comm_finalize does.
+ * Returns what oh_comm_finalize does, or ncclInternalError if another thread has aborted it meanwhile.
  */
 ncclResult_t oh_comm_suspend(struct oh_comm *comm);
 

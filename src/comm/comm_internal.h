@@ -166,7 +166,8 @@ struct oh_health {
 
 /* attach/reclaim.c */
 struct oh_reclaim {
-    atomic_uint users; /* threads between oh_comm_begin_use and oh_comm_end_use */
+    atomic_uint users;   /* threads between oh_comm_begin_use and oh_comm_end_use */
+    atomic_uint holders; /* threads between oh_comm_retain and oh_comm_release */
     bool peers_closed;
     unsigned failures; /* of the driver, while memory was freed */
     struct oh_job job;

@@ -108,6 +108,7 @@ OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, nccl
     if (!parent) {
         return nccl->CommSplit(comm, color, order, newcomm, config);
     }
+    oh_comm_retain(parent);
     uint64_t sequence = oh_comm_id(parent)->splits++; /* the same on all ranks, those without a colour too */
     const bool makes_none = color == NCCL_SPLIT_NOCOLOR || !newcomm;
     struct oh_comm *created =
@@ -116,7 +117,9 @@ OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, nccl
             : begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
     ncclResult_t res = OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
     oh_comm_id(parent)->splits -= oh_nccl_is_rejected(res);
-    return makes_none ? res : end_creations(nccl, created, res);
+    res = makes_none ? res : end_creations(nccl, created, res);
+    oh_comm_release(parent);
+    return res;
 }
 
 /* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */
@@ -141,6 +144,7 @@ OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count,
     if (!parent || !can_shrink(parent, excluded, count, newcomm)) {
         return OH_NCCL(nccl, CommShrink(comm, excluded, count, newcomm, config, flags));
     }
+    oh_comm_retain(parent);
     if (flags & 1) {
         oh_comm_abort(parent);
     }
@@ -148,7 +152,9 @@ OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count,
     struct oh_comm *created = begin_creation(parent, key, config, newcomm);
     ncclResult_t res = OH_NCCL(nccl, CommShrink(comm, excluded, count, newcomm, config, flags));
     oh_comm_id(parent)->shrinks -= oh_nccl_is_rejected(res);
-    return end_creations(nccl, created, res);
+    res = end_creations(nccl, created, res);
+    oh_comm_release(parent);
+    return res;
 }
 
 /* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */
@@ -163,12 +169,16 @@ OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqu
         return OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
     const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};
+    if (parent) {
+        oh_comm_retain(parent);
+    }
     struct oh_comm *created = begin_any_creation(parent, id ? &key : NULL, config, newcomm, true);
-    ncclResult_t res = OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config));
+    ncclResult_t res = end_creations(nccl, created, OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config)));
     if (parent) {
         oh_comm_id(parent)->grows -= oh_nccl_is_rejected(res);
+        oh_comm_release(parent);
     }
-    return end_creations(nccl, created, res);
+    return res;
 }
 
 /* The failure of onehop's part counts where NCCL's part has none. */
@@ -238,9 +248,13 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     OH_TRY(nccl->CommRevoke ? ncclSuccess : oh_nccl_refuse_missing("ncclCommRevoke"));
+    if (!ours) {
+        return OH_NCCL(nccl, CommRevoke(comm, flags));
+    }
+    oh_comm_retain(ours);
     /* NCCL waits for the device, so kernels end before, unless NCCL will reject the call: 2.28.9 rejects flags, and
      * communicators that are finalized or revoked. */
-    bool first = ours && flags == 0 && oh_comm_is_in_use(ours);
+    bool first = flags == 0 && oh_comm_is_in_use(ours);
     const uint64_t begin_ns = oh_now_ns();
     if (first) {
         oh_comm_abort(ours);
@@ -248,13 +262,14 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
     uint64_t nccl_ns = oh_now_ns();
     ncclResult_t res = OH_NCCL(nccl, CommRevoke(comm, flags));
     nccl_ns = oh_now_ns() - nccl_ns;
-    if (ours && (res == ncclSuccess || res == ncclInProgress)) {
+    if (res == ncclSuccess || res == ncclInProgress) {
         if (!first) {
             oh_comm_abort(ours);
         }
         oh_comm_revoked(ours);
     }
-    if (ours && res == ncclSuccess) {
+    oh_comm_release(ours);
+    if (res == ncclSuccess) {
         log_end(comm, "revoked", begin_ns, nccl_ns);
     }
     return res;
@@ -274,15 +289,19 @@ OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
         OH_WARN("comm %p: ncclCommSuspend in a group with calls of the communicator: not supported", (void *)comm);
         return ncclInvalidUsage;
     }
-    const ncclResult_t res = OH_NCCL(nccl, CommSuspend(comm, flags));
-    if (!ours || (res != ncclSuccess && res != ncclInProgress)) {
-        return res;
+    if (!ours) {
+        return OH_NCCL(nccl, CommSuspend(comm, flags));
     }
+    oh_comm_retain(ours);
+    ncclResult_t res = OH_NCCL(nccl, CommSuspend(comm, flags));
     OH_KEEP_ERRNO();
-    const ncclResult_t failure = oh_comm_suspend(ours);
+    if (res == ncclSuccess || res == ncclInProgress) {
+        res = first_failure(res, oh_comm_suspend(ours));
+        OH_INFO("comm %p: suspended: NCCL executes all later calls", (void *)comm);
+    }
+    oh_comm_release(ours);
     oh_comms_reclaim();
-    OH_INFO("comm %p: suspended: NCCL executes all later calls", (void *)comm);
-    return first_failure(res, failure);
+    return res;
 }
 
 OH_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)

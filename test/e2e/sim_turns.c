@@ -20,6 +20,8 @@
  *              launches the send, the third rank, which it does not need, ends the communicator
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *   abandon    the same with a call that NCCL executes
+ *   suspend    the same in ncclCommSuspend
+ *   revoke     a thread waits in ncclCommRevoke for a graph with calls that NCCL executes, and another aborts
  *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
  *              calls; alone and in a group
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
@@ -49,6 +51,8 @@
 #define LARGE 100000 /* the test sets ONEHOP_MAX_BYTES below */
 #define PAIRS 16     /* of communicators, until the first comes first in a group: their order is that of their names */
 #define MIDDLE 30000 /* above that limit, too; NCCL has room for it before a rank has called */
+#define BLOCKS 40000 /* more memory than a communicator has */
+#define BLOCK_BYTES 64
 #define FIRST_CALLS 20
 #define LATE_US 300000
 #define TELL_US 300000   /* by then a failure is told */
@@ -637,6 +641,67 @@ static void *abandon(void *argument)
     return abort_in_finalize(&self, comm, ncclSuccess);
 }
 
+/* onehop waits for the call, as it does not with stock NCCL. */
+static void *abort_in_suspend(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclResult_t (*const suspend)(ncclComm_t, int) =
+        (ncclResult_t(*)(ncclComm_t, int))dlsym(RTLD_DEFAULT, "ncclCommSuspend");
+    ncclComm_t comm = make(0, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    pthread_t other;
+    warm_up(&self, comm);
+    if (self.rank == 0) {
+        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+        MUST(pthread_create(&other, NULL, abort_late, comm) == 0);
+        MUST(suspend(comm, 1) == ncclInternalError);
+        pthread_join(other, NULL);
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(self.rank == 0 || ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
+static unsigned char *blocks[BLOCKS];
+
+/* When the abort has freed what onehop has of the communicator, takes that memory, and lets NCCL go on. */
+static void *destroy_late(void *graph)
+{
+    usleep(2 * LATE_US);
+    for (int i = 0; i < BLOCKS; i++) {
+        blocks[i] = malloc(BLOCK_BYTES);
+        MUST(blocks[i]);
+        memset(blocks[i], 0xff, BLOCK_BYTES);
+    }
+    MUST(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    return NULL;
+}
+
+static void *abort_in_revoke(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    pthread_t aborts, destroys;
+    CUgraph graph;
+    if (self.rank == 0) {
+        MUST(cuStreamBeginCapture(self.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+        MUST(ncclReduce(from, to, SMALL, ncclFloat32, ncclSum, 0, comm, (cudaStream_t)self.stream) == ncclSuccess);
+        MUST(cuStreamEndCapture(self.stream, &graph) == CUDA_SUCCESS);
+        MUST(pthread_create(&aborts, NULL, abort_late, comm) == 0);
+        MUST(pthread_create(&destroys, NULL, destroy_late, graph) == 0);
+        MUST(ncclCommRevoke(comm, 0) == ncclSuccess);
+        pthread_join(aborts, NULL);
+        pthread_join(destroys, NULL);
+        for (int i = 0; i < BLOCKS * BLOCK_BYTES; i++) {
+            MUST(blocks[i / BLOCK_BYTES][i % BLOCK_BYTES] == 0xff);
+        }
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(self.rank == 0 || ncclCommAbort(comm) == ncclSuccess);
+    return NULL;
+}
+
 static ncclResult_t broadcast(const struct rank *self, ncclComm_t comm, const void *from, void *to)
 {
     return ncclBroadcast(from, to, MIDDLE, ncclFloat32, 0, comm, (cudaStream_t)self->stream);
@@ -706,6 +771,8 @@ static const struct {
              {"send", NULL, 3, pass},
              {"abort", NULL, 2, abort_waiting},
              {"abandon", NULL, 2, abandon},
+             {"suspend", NULL, 2, abort_in_suspend},
+             {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},
              {.name = "stranger"}};
 

@@ -8,7 +8,7 @@ export SIMNODE_NCCL_BACKGROUND=1 SIMNODE_NCCL_DELAY_US=2000
 
 # expect_right CASE NAME [NAME=VALUE...]: the case, also with stock NCCL; onehop serves its communicators, unless asked for.
 expect_right() {
-    if [ "$1" != differ ] && [ "$1" != abort ]; then # no valid program; with NCCL two threads use what one has freed
+    if [ "$1" != differ ] && [ "$1" != abort ] && [ "$1" != suspend ]; then # no valid program; with NCCL two threads use what one has freed
         run_limited timeout "$limit" "$turns" "$1"
         judge "$status" "$2, stock NCCL"
     fi
@@ -31,6 +31,9 @@ expect_right abort "a thread waits in ncclCommFinalize, and another one aborts: 
 # As in the case before, NCCL is no measure. Freed memory is filled, so that a use of it is seen.
 run_limited env LD_PRELOAD="$plugin" MALLOC_PERTURB_=165 timeout "$limit" "$turns" abandon
 judge "$status" "the same while NCCL waits: onehop uses nothing that the abort has freed"
+expect_right suspend "the same in ncclCommSuspend"
+run_limited env LD_PRELOAD="$plugin" MALLOC_ARENA_MAX=1 timeout "$limit" "$turns" revoke
+judge "$status" "the same in ncclCommRevoke: onehop changes nothing that the abort has freed"
 SIMNODE_NCCL_EARLY_ROOT=1 expect_right root "the root of NCCL's broadcast ends the communicator before the other rank calls: no error"
 expect_right shared "a rank leaves, while a call of another communicator waits on the stream: no error"
 expect_right unknown "the same; onehop does not know the second communicator"

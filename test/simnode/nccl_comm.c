@@ -361,11 +361,13 @@ static void drain(struct simnccl_core *core)
 
 static void interrupt(struct simnccl_core *core)
 {
+    simnccl_core_retain(core); /* another thread may abort while this one revokes */
     core->aborted = true;
     if (core->segment != NULL) {
         simnccl_core_ring(core);
     }
     drain(core);
+    simnccl_core_release(core);
 }
 
 static void end(ncclComm_t comm)

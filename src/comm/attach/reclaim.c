@@ -39,11 +39,17 @@ static void add_to_retired(struct oh_comm *comm)
     oh_bgthread_add(&worker, &comm->reclaim.job);
 }
 
+/* acquire: pairs with oh_comm_end_use and oh_comm_release. */
+static bool is_used(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0 ||
+           atomic_load_explicit(&comm->reclaim.holders, memory_order_acquire) > 0;
+}
+
 /* No kernel runs or can start, by a graph or by a call under way, and the monitor does not use it any more. */
 static CUresult await_quiet(struct oh_comm *comm)
 {
-    if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 ||
-        atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0) { /* pairs with oh_comm_end_use */
+    if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 || is_used(comm)) {
         return CUDA_ERROR_NOT_READY;
     }
     OH_TRY(comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : oh_order_query(comm));
@@ -165,8 +171,7 @@ void oh_comm_detach(struct oh_comm *comm)
 
 void oh_comm_free(struct oh_comm *comm)
 {
-    bool used = atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0; /* pairs with oh_comm_end_use */
-    if (comm->staging.context.handle || used) {
+    if (comm->staging.context.handle || is_used(comm)) {
         add_to_retired(comm);
     } else {
         oh_segment_discard(&comm->segment);

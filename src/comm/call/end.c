@@ -132,6 +132,9 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm)
     if (ends_at_once(comm)) {
         await_kernels(comm, oh_order_query);
     }
+    if (oh_comm_find(comm->id.nccl) != comm) {
+        return ncclInternalError; /* another thread has aborted it meanwhile, and has forgotten it */
+    }
     if (atomic_load(&comm->order.graphs) == 0 && oh_order_query(comm) == CUDA_SUCCESS) {
         oh_comm_forget(comm);
         return ncclSuccess;

@@ -41,6 +41,17 @@ static void count_use(struct oh_comm *comm, int change)
     atomic_store_explicit(&comm->reclaim.users, before + (unsigned)change, memory_order_release);
 }
 
+void oh_comm_retain(struct oh_comm *comm)
+{
+    atomic_fetch_add_explicit(&comm->reclaim.holders, 1, memory_order_relaxed);
+}
+
+/* release: as in count_use */
+void oh_comm_release(struct oh_comm *comm)
+{
+    atomic_fetch_sub_explicit(&comm->reclaim.holders, 1, memory_order_release);
+}
+
 void oh_comm_begin_use(struct oh_comm *comm)
 {
     count_use(comm, 1);
