@@ -5,7 +5,9 @@
  * What becomes of it, with processes that are killed, exit and abort: test/e2e/t_peer_failure.sh.
  */
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "comm/watch/watch.h"
 #include "test/tap.h"
@@ -106,6 +108,46 @@ static void test_nobody_to_tell(void)
     free(comm);
 }
 
+#define MAPPINGS 500
+
+/* A communicator that falls back, again and again: its segment is unmapped, with the mutex held. */
+static void *fall_back(void *user)
+{
+    struct oh_comm *comm = user;
+    for (int i = 0; i < MAPPINGS; i++) {
+        void *memory = mmap(NULL, sizeof(struct oh_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) {
+            exit(1);
+        }
+        pthread_mutex_lock(&comm->attach.mutex);
+        comm->segment.shared = memory;
+        pthread_mutex_unlock(&comm->attach.mutex);
+        sched_yield();
+        pthread_mutex_lock(&comm->attach.mutex);
+        oh_segment_discard(&comm->segment);
+        pthread_mutex_unlock(&comm->attach.mutex);
+    }
+    atomic_store(&over, true);
+    return NULL;
+}
+
+/* Any thread may ask for the asynchronous error, or revoke, while the communicator falls back. */
+static void test_use_of_unmapped(void)
+{
+    struct oh_comm *comm = make_rank(NULL);
+    unsigned long asked = 0, wrong = 0;
+    pthread_t other;
+    atomic_store(&over, false);
+    pthread_create(&other, NULL, fall_back, comm);
+    while (!atomic_load(&over)) {
+        asked++;
+        wrong += !oh_comm_is_in_use(comm);
+    }
+    pthread_join(other, NULL);
+    tap_ok(wrong == 0, "a communicator that falls back is in use all the time: asked %lu times", asked);
+    free(comm);
+}
+
 /* A failure before the cutover: the other ranks read it after theirs, which this rank must not prevent. */
 static void test_early_failure(void)
 {
@@ -193,5 +235,6 @@ int main(void)
     test_last_call();
     test_farewell();
     test_nobody_to_tell();
+    test_use_of_unmapped();
     return tap_done();
 }

@@ -94,11 +94,6 @@ enum oh_rank_state oh_rank_state_get(const struct oh_comm *comm, uint32_t rank)
     return rank_state <= OH_RANK_EXITED ? (enum oh_rank_state)rank_state : OH_RANK_ACTIVE;
 }
 
-bool oh_comm_is_in_use(const struct oh_comm *comm)
-{
-    return !comm->segment.shared || oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ACTIVE;
-}
-
 /*
  * Also before this rank's cutover: the other ranks may have passed theirs. NULL: there is no segment, so no rank waits
  * for this one; or NCCL still creates the communicator. With the mutex held.
@@ -122,6 +117,12 @@ void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
     } else {
         atomic_compare_exchange_strong(&progress->rank_state, &none, rank_state);
     }
+}
+
+bool oh_comm_is_in_use(struct oh_comm *comm)
+{
+    OH_LOCK(&comm->attach.mutex); /* a communicator that falls back unmaps the segment */
+    return !own_progress(comm) || oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ACTIVE;
 }
 
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank)
