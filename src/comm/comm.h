@@ -45,10 +45,10 @@ struct oh_comm_identity {
     const struct oh_nccl *library; /* the NCCL that made it */
     int nccl_version;              /* of `library` (ncclGetVersion); 0: unknown */
     struct oh_comm_config config;  /* inherited by splits */
-    uint64_t splits;               /* calls of ncclCommSplit on it: the same number on every rank, as the next two */
-    uint64_t shrinks;
+    uint64_t splits;               /* calls of ncclCommSplit on it: the same number on every rank, as the next */
     uint64_t grows;
-    uint32_t rank; /* this and nranks are 0 until NCCL has created the communicator */
+    struct oh_shrinks *shrinks; /* calls of ncclCommShrink on it, a list */
+    uint32_t rank;              /* this and nranks are 0 until NCCL has created the communicator */
     uint32_t nranks;
     struct oh_comm *parent; /* this to next are for the creation; parent: of a split, or of one that grows out of it */
     bool is_grow;
@@ -83,6 +83,12 @@ static inline struct oh_comm_identity *oh_comm_id(const struct oh_comm *comm)
  */
 struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm_config *config, struct oh_comm *parent,
                                   ncclComm_t *nccl_p, bool is_grow);
+
+/*
+ * Returns the number of this rank's calls of ncclCommShrink that exclude the same ranks, for the caller to change: the
+ * same number on every rank that stays. Those that are excluded make no such call. Returns NULL without memory.
+ */
+uint64_t *oh_comm_shrinks(struct oh_comm *comm, const int *excluded, int count);
 
 /* Adds a creation at the end of a list. */
 void oh_creations_append(struct oh_comm **list, struct oh_comm *comm);

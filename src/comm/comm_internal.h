@@ -285,6 +285,9 @@ static inline ncclResult_t oh_comm_error(const struct oh_comm *comm)
 void oh_comm_begin_use(struct oh_comm *comm);
 void oh_comm_end_use(struct oh_comm *comm);
 
+/* Frees what oh_comm_shrinks keeps; with the communicator. */
+void oh_comm_shrinks_free(struct oh_comm *comm);
+
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 void oh_registry_remove(struct oh_comm *comm);
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);

@@ -148,10 +148,14 @@ OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count,
     if (flags & 1) {
         oh_comm_abort(parent);
     }
-    struct oh_key key = oh_key_of_shrink(&oh_comm_id(parent)->key, oh_comm_id(parent)->shrinks++, excluded, count);
+    uint64_t *shrinks = oh_comm_shrinks(parent, excluded, count);
+    struct oh_key key = shrinks ? oh_key_of_shrink(&oh_comm_id(parent)->key, (*shrinks)++, excluded, count)
+                                : oh_key_random(); /* that of no other rank: all fall back */
     struct oh_comm *created = begin_creation(parent, key, config, newcomm);
     ncclResult_t res = OH_NCCL(nccl, CommShrink(comm, excluded, count, newcomm, config, flags));
-    oh_comm_id(parent)->shrinks -= oh_nccl_is_rejected(res);
+    if (shrinks) {
+        *shrinks -= oh_nccl_is_rejected(res);
+    }
     res = end_creations(nccl, created, res);
     oh_comm_release(parent);
     return res;

@@ -24,6 +24,7 @@
  *   revoke     a thread waits in ncclCommRevoke for a graph with calls that NCCL executes, and another aborts
  *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
  *              calls; alone and in a group
+ *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
@@ -737,6 +738,30 @@ static void *root(void *argument)
     return NULL;
 }
 
+static void shrink_to(const struct rank *self, ncclComm_t all, int excluded)
+{
+    ncclComm_t two;
+    void *from = filled(self, 1), *to = filled(self, 0);
+    MUST(ncclCommShrink(all, &excluded, 1, &two, NULL, NCCL_SHRINK_DEFAULT) == ncclSuccess);
+    MUST(sum(self, two, from, to, SMALL) == ncclSuccess && ends_within(self, MOST_US) && is_filled(to, SMALL, 2));
+    MUST(ncclCommDestroy(two) == ncclSuccess);
+}
+
+static void *shrink(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t all = make(0, 3, self.rank, true);
+    const int excluded[] = {2, 2, 1};
+    for (int i = 0; i < 3; i++) {
+        if (self.rank != excluded[i]) {
+            shrink_to(&self, all, excluded[i]);
+        }
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(ncclCommDestroy(all) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -774,6 +799,7 @@ static const struct {
              {"suspend", NULL, 2, abort_in_suspend},
              {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},
+             {"shrink", NULL, 3, shrink},
              {.name = "stranger"}};
 
 int main(int argc, char **argv)

@@ -35,6 +35,9 @@ expect_right suspend "the same in ncclCommSuspend"
 run_limited env LD_PRELOAD="$plugin" MALLOC_ARENA_MAX=1 timeout "$limit" "$turns" revoke
 judge "$status" "the same in ncclCommRevoke: onehop changes nothing that the abort has freed"
 SIMNODE_NCCL_EARLY_ROOT=1 expect_right root "the root of NCCL's broadcast ends the communicator before the other rank calls: no error"
+expect_right shrink "ranks shrink to others than before"
+[ "$(count_of 'served by onehop')" = 6 ]
+judge $? "each of these communicators is served"
 expect_right shared "a rank leaves, while a call of another communicator waits on the stream: no error"
 expect_right unknown "the same; onehop does not know the second communicator"
 expect_right late "the same behind a call that NCCL launches in the background: no error"

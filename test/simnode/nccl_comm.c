@@ -382,6 +382,17 @@ static void end(ncclComm_t comm)
     comm_free(comm);
 }
 
+/* How often the ranks that stay have shrunk to the same ranks: as with NCCL, other ranks have no part in the name. */
+static uint32_t count_shrink(struct simnccl_core *parent, uint32_t excluded)
+{
+    int i = 0;
+    while (i < SIMNCCL_MAX_SHRINKS - 1 && parent->shrink[i].count > 0 && parent->shrink[i].excluded != excluded) {
+        i++;
+    }
+    parent->shrink[i].excluded = excluded;
+    return ++parent->shrink[i].count;
+}
+
 /* Only those that stay take part: the parent's exchange would wait for the others. */
 static ncclResult_t run_shrink(struct simnccl_job *job)
 {
@@ -394,7 +405,8 @@ static ncclResult_t run_shrink(struct simnccl_job *job)
         nranks += stays;
         rank += stays && r < parent->rank;
     }
-    int length = snprintf(text, sizeof text, "%s-%u/%x", parent->name, ++parent->shrinks, job->excluded);
+    int length =
+        snprintf(text, sizeof text, "%s-%u/%x", parent->name, count_shrink(parent, job->excluded), job->excluded);
     make_name(text, (size_t)length, name);
     ncclResult_t result = comm_create(name, nranks, rank, parent->device, job->blocking, &child);
     return finish_child(job, result, child);

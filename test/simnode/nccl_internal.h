@@ -28,6 +28,7 @@
 
 #define SIMNCCL_MAX_RANKS 16
 #define SIMNCCL_MAX_USER_OPS 16
+#define SIMNCCL_MAX_SHRINKS 16 /* of a communicator, to different ranks */
 #define SIMNCCL_NAME_BYTES 64
 #define SIMNCCL_CHUNK_BYTES (256u << 10)
 #define SIMNCCL_MAIL_BYTES (64u << 10)
@@ -119,7 +120,9 @@ struct simnccl_core {
     struct simnccl_segment *segment; /* NULL until joined */
     uint32_t step[SIMNCCL_CHANNELS]; /* this rank's exchanges so far, the same on all ranks */
     uint32_t splits;
-    uint32_t shrinks;
+    struct {
+        uint32_t excluded, count;
+    } shrink[SIMNCCL_MAX_SHRINKS];
     bool connected;
     atomic_int pending; /* operations launched outside capture and not finished */
     atomic_int graphs;  /* captured operations that graphs hold */

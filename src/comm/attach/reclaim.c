@@ -107,6 +107,13 @@ static void abandon_memory(struct oh_comm *comm)
     oh_staging_abandon(&comm->staging);
 }
 
+static void free_comm(struct oh_comm *comm)
+{
+    oh_comm_shrinks_free(comm);
+    oh_segment_discard(&comm->segment);
+    free(comm);
+}
+
 static enum oh_step advance(struct oh_job *job)
 {
     struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, reclaim.job);
@@ -119,8 +126,7 @@ static enum oh_step advance(struct oh_job *job)
         abandon_memory(comm);
     }
     oh_captures_free(comm, true);
-    oh_segment_discard(&comm->segment);
-    free(comm);
+    free_comm(comm);
     return OH_STEP_DONE;
 }
 
@@ -174,7 +180,6 @@ void oh_comm_free(struct oh_comm *comm)
     if (comm->staging.context.handle || is_used(comm)) {
         add_to_retired(comm);
     } else {
-        oh_segment_discard(&comm->segment);
-        free(comm);
+        free_comm(comm);
     }
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state.c - the states of a communicator
+ * state.c - the states of a communicator, and counts
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws, and counts the threads that use a
- *    communicator.
- * Threads: any.
- * Owns: nothing.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, counts the threads that use a
+ *    communicator, and this rank's calls of ncclCommShrink on it.
+ * Threads: any; the shrinks: the one that uses the communicator.
+ * Owns: the list of shrinks.
  */
 #include "comm/comm_internal.h"
+
+#include <stdlib.h>
 
 #define FROM(state_) (1u << OH_COMM_##state_)
 
@@ -60,4 +62,32 @@ void oh_comm_begin_use(struct oh_comm *comm)
 void oh_comm_end_use(struct oh_comm *comm)
 {
     count_use(comm, -1);
+}
+
+struct oh_shrinks {
+    struct oh_key of; /* the ranks that are excluded */
+    uint64_t count;
+    struct oh_shrinks *next;
+};
+
+uint64_t *oh_comm_shrinks(struct oh_comm *comm, const int *excluded, int count)
+{
+    const struct oh_key of = oh_key_of_shrink(&comm->id.key, 0, excluded, count);
+    struct oh_shrinks *shrinks = comm->id.shrinks;
+    while (shrinks && oh_key_compare(&shrinks->of, &of) != 0) {
+        shrinks = shrinks->next;
+    }
+    if (!shrinks && (shrinks = malloc(sizeof *shrinks))) {
+        *shrinks = (struct oh_shrinks){.of = of, .next = comm->id.shrinks};
+        comm->id.shrinks = shrinks;
+    }
+    return shrinks ? &shrinks->count : NULL;
+}
+
+void oh_comm_shrinks_free(struct oh_comm *comm)
+{
+    for (struct oh_shrinks *shrinks = comm->id.shrinks, *next; shrinks; shrinks = next) {
+        next = shrinks->next;
+        free(shrinks);
+    }
 }
