@@ -25,6 +25,9 @@
  *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
  *              calls; alone and in a group
  *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
+ *   group      a thread waits in ncclGroupEnd for the first call of the other rank, and another aborts; or one revokes
+ *   beside     the same with a call of another communicator in the group, which is right when it is made again
+ *   refuse     a group of a first call, and of a call on a communicator that is revoked
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
@@ -762,6 +765,77 @@ static void *shrink(void *argument)
     return NULL;
 }
 
+static void *revoke_late(void *comm)
+{
+    usleep(LATE_US);
+    MUST(ncclCommRevoke(comm, 0) == ncclSuccess);
+    return NULL;
+}
+
+/* Rank 1 makes no call. */
+static void *abort_in_group(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    for (int way = 0; way < 2; way++) {
+        ncclComm_t comm = make(way, 2, self.rank, true);
+        void *from = filled(&self, 1), *to = filled(&self, 0);
+        pthread_t other;
+        if (self.rank == 0) {
+            MUST(pthread_create(&other, NULL, way == 0 ? abort_late : revoke_late, comm) == 0);
+            MUST(ncclGroupStart() == ncclSuccess);
+            MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+            MUST(ncclGroupEnd() == ncclInternalError);
+            pthread_join(other, NULL);
+        }
+        pthread_barrier_wait(&barrier);
+        MUST((self.rank == 0 && way == 0) || ncclCommAbort(comm) == ncclSuccess);
+    }
+    return NULL;
+}
+
+static void *beside(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, true), other = make(1, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0), *result = filled(&self, 0);
+    pthread_t aborts;
+    warm_up(&self, other);
+    if (self.rank == 0) {
+        MUST(pthread_create(&aborts, NULL, abort_late, comm) == 0);
+        MUST(ncclGroupStart() == ncclSuccess);
+        MUST(sum(&self, other, from, result, SMALL) == ncclSuccess);
+        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+        MUST(sum(&self, other, from, result, SMALL) == ncclSuccess);
+        MUST(ncclGroupEnd() == ncclInternalError && is_filled(result, SMALL, 0));
+        pthread_join(aborts, NULL);
+    }
+    pthread_barrier_wait(&barrier);
+    usleep(TELL_US);
+    MUST(state_of(other) == ncclSuccess && sum(&self, other, from, result, SMALL) == ncclSuccess);
+    MUST(ends_within(&self, MOST_US) && is_filled(result, SMALL, 2));
+    MUST(ncclCommDestroy(other) == ncclSuccess && (self.rank == 0 || ncclCommAbort(comm) == ncclSuccess));
+    return NULL;
+}
+
+static void *refuse(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t revoked = make(0, 2, self.rank, true), comm = make(1, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+    warm_up(&self, revoked);
+    MUST(ncclCommRevoke(revoked, 0) == ncclSuccess);
+    pthread_barrier_wait(&barrier);
+    MUST(ncclGroupStart() == ncclSuccess);
+    MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+    MUST(sum(&self, revoked, from, other, SMALL) == ncclInvalidUsage);
+    MUST(ncclGroupEnd() == ncclInvalidUsage);
+    pthread_barrier_wait(&barrier);
+    MUST(is_filled(to, SMALL, 0));
+    MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess && ends_within(&self, MOST_US) && is_filled(to, SMALL, 2));
+    MUST(ncclCommDestroy(revoked) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -799,6 +873,9 @@ static const struct {
              {"suspend", NULL, 2, abort_in_suspend},
              {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},
+             {"group", NULL, 2, abort_in_group},
+             {"beside", NULL, 2, beside},
+             {"refuse", NULL, 2, refuse},
              {"shrink", NULL, 3, shrink},
              {.name = "stranger"}};
 

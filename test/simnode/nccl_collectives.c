@@ -408,13 +408,23 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
 }
 
 /* The caller's current context may be that of another device. */
-ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number)
+static ncclResult_t launch_all(const struct simnccl_operation *operations, size_t number)
 {
     CUcontext context;
     SIMNCCL_TRY(simnccl_core_connect(operations[0].core));
     SIMNCCL_TRY_CU(cuCtxPushCurrent(operations[0].core->context));
     ncclResult_t result = launch_in_context(operations, number);
     SIMNCCL_TRY_CU(cuCtxPopCurrent(&context));
+    return result;
+}
+
+/* Another thread may abort the communicator while this one waits for other ranks. */
+ncclResult_t simnccl_launch(const struct simnccl_operation *operations, size_t number)
+{
+    struct simnccl_core *core = operations[0].core;
+    simnccl_core_retain(core);
+    ncclResult_t result = launch_all(operations, number);
+    simnccl_core_release(core);
     return result;
 }
 

@@ -42,6 +42,7 @@ struct stream_use {
 struct group {
     int depth;
     ncclResult_t error;    /* of the first call that onehop or NCCL has refused: nothing of the group runs */
+    bool is_aborted;       /* that error is another thread's doing, which has aborted a communicator */
     struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels */
     size_t call_count, call_room;
     size_t served_count;         /* calls that onehop executes */
@@ -177,9 +178,9 @@ static ncclResult_t fail_group(const struct oh_call *call, ncclResult_t error)
 {
     if (error != ncclSuccess) {
         oh_group_note_result(error);
-        /* NCCL's part must not run either, so NCCL gets a call that it refuses. */
-        OH_NCCL(call->comm->id.library,
-                AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, call->comm->id.nccl, NULL));
+        /* NCCL's part must not run either, so NCCL gets a call that it refuses. It may have freed what is aborted. */
+        const ncclComm_t comm = oh_comm_is_aborted(call->comm) ? NULL : call->comm->id.nccl;
+        OH_NCCL(call->comm->id.library, AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, comm, NULL));
     }
     return error;
 }
@@ -238,7 +239,9 @@ static ncclResult_t join_parts(enum part part, bool waits)
 static bool must_keep(const struct oh_call *call)
 {
     const bool is_undecided = oh_call_is_counted(call) && !oh_comm_is_settled(call->comm);
-    return oh_comm_is_created(call->comm) && (group.keeps || is_undecided) && oh_call_is_valid(call);
+    /* A call on a communicator that is revoked returns NCCL's error. */
+    return oh_comm_is_created(call->comm) && (group.keeps || is_undecided) && oh_call_is_valid(call) &&
+           !oh_comm_is_aborted(call->comm);
 }
 
 /* The beginning of ncclCollConfig_t in NCCL 2.31 and 2.32, which later versions keep (nccl.h). */
@@ -574,7 +577,7 @@ static void fail_communicators(ncclResult_t res)
 /* A failure that the program has not caused may be this rank's alone: the other ranks have launched the group. */
 static void end_communicators(ncclResult_t res)
 {
-    if (res != ncclSuccess && res != ncclInProgress && !oh_nccl_is_rejected(res)) {
+    if (res != ncclSuccess && res != ncclInProgress && !oh_nccl_is_rejected(res) && !group.is_aborted) {
         fail_communicators(res);
     }
 }
@@ -683,7 +686,12 @@ static void make(struct oh_call *call)
 static void decide(struct oh_call *call, bool is_estimate)
 {
     if (oh_comm_is_aborted(call->comm)) {
-        call->route = OH_ROUTE_NONE; /* NCCL has freed its communicator */
+        /* By another thread meanwhile. NCCL, which may have freed it, returns this error from a call that waits. */
+        call->route = OH_ROUTE_NONE;
+        if (call->kind != OH_CALL_OP_DESTROY) {
+            group.is_aborted |= group.error == ncclSuccess;
+            fail_group(call, ncclInternalError);
+        }
     } else if (call->kind == OH_CALL_OP_DESTROY) {
         if (oh_call_forward(call) == ncclSuccess) {
             oh_comm_op_remove(call->comm, call->redop);
