@@ -33,6 +33,8 @@
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
  *   behind     two processes: a group of a call on a communicator that was suspended, which NCCL launches in the
  *              background, late on one rank, and a call that onehop executes, on one stream
+ *   moved      a thread makes both ranks in a group, blocking and not, with one variable for all handles, as bindings
+ * do that return a communicator by value: NCCL sets the variable at once
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -836,6 +838,50 @@ static void *refuse(void *argument)
     return NULL;
 }
 
+/* Ranks of one thread. */
+static void *moved(void *unused)
+{
+    struct rank self[2];
+    CUcontext context[2];
+    void *from[2], *to[2];
+    for (int i = 0; i < 2; i++) {
+        self[i] = begin(i);
+        MUST(cuCtxGetCurrent(&context[i]) == CUDA_SUCCESS);
+        from[i] = filled(&self[i], 1);
+        to[i] = filled(&self[i], 0);
+    }
+    for (int blocking = 0; blocking < 2; blocking++) {
+        ncclComm_t comm[2], one;
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = blocking;
+        MUST(ncclGroupStart() == ncclSuccess);
+        for (int i = 0; i < 2; i++) {
+            MUST(cuCtxSetCurrent(context[i]) == CUDA_SUCCESS);
+            const ncclResult_t made = ncclCommInitRankConfig(&one, 2, ids[blocking], i, &config);
+            MUST(made == ncclSuccess || made == ncclInProgress);
+            comm[i] = one;
+        }
+        one = (ncclComm_t)1; /* as what the stack holds by then */
+        await(comm[0], ncclGroupEnd());
+        await(comm[1], state_of(comm[1]));
+        for (int call = 0; call <= FIRST_CALLS; call++) {
+            MUST(ncclGroupStart() == ncclSuccess);
+            for (int i = 0; i < 2; i++) {
+                sum(&self[i], comm[i], from[i], to[i], SMALL); /* an error is the group's */
+            }
+            await(comm[0], ncclGroupEnd());
+            await(comm[1], state_of(comm[1]));
+            for (int i = 0; i < 2; i++) {
+                MUST(ends_within(&self[i], MOST_US) && is_filled(to[i], SMALL, 2));
+            }
+            usleep(1000);
+        }
+        MUST(ncclCommDestroy(comm[0]) == ncclSuccess && ncclCommDestroy(comm[1]) == ncclSuccess);
+    }
+    (void)unused;
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -870,6 +916,7 @@ static const struct {
              {"send", NULL, 3, pass},
              {"abort", NULL, 2, abort_waiting},
              {"abandon", NULL, 2, abandon},
+             {"moved", NULL, 1, moved},
              {"suspend", NULL, 2, abort_in_suspend},
              {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},

@@ -25,6 +25,9 @@ expect_right destroy "communicators are destroyed in a group behind calls, and t
 expect_right finalize "the same, finalized"
 expect_right differ "calls of one communicator of a group differ: no wrong result of the other" ONEHOP_CHECK_CALLS=1
 SIMNODE_NCCL_VERSION=22907 expect_right stranger "ranks of two jobs are no communicator, whatever has no key"
+expect_right moved "a variable that NCCL has set to a handle is used for another one before the group's end"
+[ "$(count_of 'served by onehop')" = 4 ]
+judge $? "onehop serves all of these communicators"
 export ONEHOP_MAX_BYTES=64K
 SIMNODE_NCCL_DELAY_US=300000 expect_right reject "NCCL rejects ncclCommFinalize: calls go on"
 expect_right abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"

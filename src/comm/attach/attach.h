@@ -57,6 +57,12 @@ bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank);
  */
 unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res);
 
+/*
+ * Before the end of a group: NCCL has written the handles, but for splits. Programs may copy a handle and use its
+ * variable for something else: NCCL writes it once, in the creator (src/init.cc, ncclCommInitRankDev).
+ */
+void oh_creations_keep_handles(struct oh_comm *list);
+
 /* NCCL has returned `state` for a communicator with pending creations: completes it and its children. */
 void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);
 

@@ -28,11 +28,29 @@ static bool register_comm(struct oh_comm *comm, ncclComm_t nccl)
     return oh_creation_register(comm, nccl);
 }
 
+static bool is_child(const struct oh_comm *comm)
+{
+    return comm->id.parent && !comm->id.is_grow;
+}
+
+/* The program's variable may be gone by the end of a group. Of a split NCCL writes the handle last. */
+static ncclComm_t handle_of(const struct oh_comm *comm)
+{
+    return comm->id.nccl ? comm->id.nccl : *comm->id.nccl_p;
+}
+
+void oh_creations_keep_handles(struct oh_comm *list)
+{
+    for (struct oh_comm *comm = list; comm; comm = comm->id.next) {
+        comm->id.nccl = is_child(comm) ? NULL : *comm->id.nccl_p;
+    }
+}
+
 static void finish_creation(struct oh_comm *comm)
 {
     struct oh_nccl_rank rank;
     const struct oh_nccl *library = comm->id.library;
-    const ncclComm_t nccl = *comm->id.nccl_p;
+    const ncclComm_t nccl = handle_of(comm);
     if (!nccl || !identify(library, nccl, &rank)) {
         oh_creation_cancel(comm);
     } else if (register_comm(comm, nccl)) {
@@ -46,7 +64,7 @@ static void finish_creation(struct oh_comm *comm)
 /* NCCL creates it in the background. Of a split the handle is undefined until NCCL has written it. */
 static void await_creation(struct oh_comm *comm)
 {
-    const ncclComm_t nccl = comm->id.parent && !comm->id.is_grow ? NULL : *comm->id.nccl_p;
+    const ncclComm_t nccl = is_child(comm) ? NULL : handle_of(comm);
     if (nccl) {
         register_comm(comm, nccl);
     } else if (comm->id.parent) {
@@ -121,7 +139,7 @@ bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_c
 {
     const struct oh_comm_config *config = &comm->id.config;
     const struct oh_comm *parent = comm->id.parent;
-    if (parent && !comm->id.is_grow) {
+    if (is_child(comm)) {
         config = &parent->id.config;
         return !config->blocking || (config->is_assumed && is_busy(library, parent->id.nccl));
     }

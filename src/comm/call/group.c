@@ -386,6 +386,7 @@ void oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclR
 {
     OH_KEEP_ERRNO();
     if (oh_group_is_open() && (res == ncclSuccess || res == ncclInProgress)) {
+        oh_creations_keep_handles(list);
         oh_creations_append(&group.creations, list);
     } else if (list) {
         const bool later = res == ncclSuccess && !list->id.next && oh_creation_is_in_progress(library, list);
