@@ -49,6 +49,7 @@ struct oh_attach {
     pthread_mutex_t mutex;
     bool creating;                    /* NCCL still works on it */
     struct oh_comm *children;         /* splits of this communicator that NCCL still works on */
+    atomic_uint children_begun;       /* so many have been in that list; changed with the mutex held */
     atomic_uint awaited;              /* creations that NCCL works on: of this communicator, and of splits of it */
     struct oh_segment parent_segment; /* of one that grows: where a rank of the parent reads the key, */
     uint32_t parent_ranks;            /* and the ranks of the parent */
@@ -121,7 +122,7 @@ struct oh_order {
     unsigned long long nccl_stream;    /* id of the stream of NCCL's last call */
     enum oh_event nccl_event;          /* recorded after NCCL's last call */
     bool nccl_event_pending;           /* no launch of onehop's is behind that event yet */
-    atomic_int nccl_launch;            /* order.c: NCCL launches a call in the background */
+    atomic_uint nccl_launch;           /* order.c: NCCL launches a call in the background */
     CUstream nccl_launch_stream;       /* of that call */
     unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
     struct oh_capture *captures;       /* newest first */
@@ -261,6 +262,12 @@ static inline bool oh_comm_is_created(const struct oh_comm *comm)
 static inline bool oh_comm_has_pending_creations(const struct oh_comm *comm)
 {
     return atomic_load_explicit(&comm->attach.awaited, memory_order_acquire) > 0; /* pairs with oh_comm_children_done */
+}
+
+/* Read it before NCCL's state, which says nothing of later splits. acquire: pairs with oh_creation_watch. */
+static inline unsigned oh_comm_children_begun(const struct oh_comm *comm)
+{
+    return atomic_load_explicit(&comm->attach.children_begun, memory_order_acquire);
 }
 
 /* The program has aborted the communicator: NCCL may have freed its own. */

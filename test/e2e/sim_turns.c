@@ -61,6 +61,7 @@
 #define BLOCK_BYTES 64
 #define FIRST_CALLS 20
 #define LATE_US 300000
+#define ASK_US 5000
 #define TELL_US 300000   /* by then a failure is told */
 #define MOST_US 20000000 /* of a call that ends */
 
@@ -882,6 +883,51 @@ static void *moved(void *unused)
     return NULL;
 }
 
+static void *ask(void *comm)
+{
+    state_of(comm);
+    return NULL;
+}
+
+/* A thread that asks now. */
+static pthread_t watchdog(ncclComm_t comm)
+{
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, ask, comm) == 0);
+    usleep(ASK_US);
+    return thread;
+}
+
+static void *stale(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    struct rank other = self;
+    ncclComm_t comm = make(0, 2, self.rank, false), split = NULL;
+    void *from = filled(&self, 1), *between = filled(&self, 0), *to = filled(&self, 0);
+    pthread_t thread;
+    MUST(cuStreamCreate(&other.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    warm_up(&self, comm);
+    for (int i = 0; i < 4; i++) {
+        MUST(cuMemsetD32Async((CUdeviceptr)between, 0, LARGE, self.stream) == CUDA_SUCCESS);
+        MUST(cuStreamSynchronize(self.stream) == CUDA_SUCCESS);
+        pthread_barrier_wait(&barrier);
+        usleep(self.rank * LATE_US);
+        thread = watchdog(comm);
+        await(comm, sum(&self, comm, from, between, LARGE));
+        await(comm, sum(&other, comm, between, to, SMALL)); /* NCCL orders the calls */
+        MUST(ends_within(&other, MOST_US) && is_filled(to, SMALL, 4));
+        pthread_join(thread, NULL);
+    }
+    thread = watchdog(comm);
+    await(comm, ncclCommSplit(comm, 0, self.rank, &split, NULL));
+    await(comm, state_of(comm));
+    pthread_join(thread, NULL);
+    await(split, state_of(split));
+    warm_up(&self, split);
+    MUST(ncclCommDestroy(split) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -917,6 +963,7 @@ static const struct {
              {"abort", NULL, 2, abort_waiting},
              {"abandon", NULL, 2, abandon},
              {"moved", NULL, 1, moved},
+             {"stale", NULL, 2, stale},
              {"suspend", NULL, 2, abort_in_suspend},
              {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},

@@ -50,4 +50,7 @@ expect_right shared "a rank leaves, while a call of another communicator waits o
 expect_right unknown "the same; onehop does not know the second communicator"
 expect_right late "the same behind a call that NCCL launches in the background: no error"
 SIMNODE_NCCL_DELAY_US=300000 expect_right send "a rank leaves that a send of a group does not need: no error"
+SIMNODE_NCCL_DELAY_US=300000 SIMNODE_NCCL_ANSWER_US=20000 expect_right stale "a thread reads an old answer of ncclCommGetAsyncError: it says nothing of what has begun since"
+[ "$(count_of 'served by onehop')" = 4 ]
+judge $? "onehop serves the split, too"
 tap_done

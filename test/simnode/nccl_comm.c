@@ -572,7 +572,11 @@ SIMNCCL_API(ncclResult_t, CommResume, (ncclComm_t comm))
 
 SIMNCCL_API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
 {
+    const char *late = getenv("SIMNODE_NCCL_ANSWER_US");
     *error = (ncclResult_t)comm->core->result;
+    if (late != NULL && !simnccl_group_is_open()) { /* NCCL's own calls ask, too */
+        usleep((useconds_t)atol(late));
+    }
     return ncclSuccess;
 }
 

@@ -258,6 +258,11 @@ static ncclResult_t finish_operations(struct queue *operations)
     return launch_operations(operations->items, operations->number);
 }
 
+bool simnccl_group_is_open(void)
+{
+    return group.depth > 0;
+}
+
 void simnccl_group_enter(void)
 {
     group.depth++;

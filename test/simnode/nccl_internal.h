@@ -220,6 +220,9 @@ const void *simnccl_core_piece(const struct simnccl_core *core, enum simnccl_cha
 void simnccl_group_enter(void);
 ncclResult_t simnccl_group_leave(void);
 
+/* Whether this thread is in a group, or in a call, which is a group of its own. */
+bool simnccl_group_is_open(void);
+
 /* Remembers that a call of this group failed, and gives the result back. */
 ncclResult_t simnccl_group_fail(ncclResult_t result);
 

@@ -29,11 +29,12 @@ bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl);
 
 /*
  * NCCL creates a split in the background, and writes its handle when the parent is ready again: the parent keeps it.
- * oh_comm_take_children returns the list when the parent is ready; the caller registers or cancels each, and then calls
+ * oh_comm_take_children returns the list when the parent is ready, or an empty list if `begun` was read, and the state
+ * with it, before a split of the list began. The caller registers or cancels each, and then calls
  * oh_comm_children_done: until then oh_comm_has_pending_creations is true of the parent.
  */
 void oh_creation_watch(struct oh_comm *comm);
-struct oh_comm *oh_comm_take_children(struct oh_comm *comm);
+struct oh_comm *oh_comm_take_children(struct oh_comm *comm, unsigned begun);
 void oh_comm_children_done(struct oh_comm *comm, unsigned count);
 
 /* What NCCL says of this rank. */
@@ -63,8 +64,11 @@ unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list
  */
 void oh_creations_keep_handles(struct oh_comm *list);
 
-/* NCCL has returned `state` for a communicator with pending creations: completes it and its children. */
-void oh_creations_poll(struct oh_comm *comm, ncclResult_t state);
+/*
+ * NCCL has returned `state` for a communicator with pending creations, after oh_comm_children_begun had returned
+ * `begun`: completes it and its children.
+ */
+void oh_creations_poll(struct oh_comm *comm, unsigned begun, ncclResult_t state);
 
 /* Asks NCCL for that state, if there are pending creations. */
 void oh_creations_query(struct oh_comm *comm);

@@ -97,7 +97,7 @@ unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list
     return count;
 }
 
-void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
+void oh_creations_poll(struct oh_comm *comm, unsigned begun, ncclResult_t state)
 {
     /* Guards what follows: a second thread must not use a child before the first has registered it. */
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -109,7 +109,7 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
     }
     oh_nccl_depth++;
     pthread_mutex_lock(&mutex);
-    oh_comm_children_done(comm, oh_creations_finish(library, oh_comm_take_children(comm), ncclSuccess));
+    oh_comm_children_done(comm, oh_creations_finish(library, oh_comm_take_children(comm, begun), ncclSuccess));
     pthread_mutex_unlock(&mutex);
     if (oh_comm_has_pending_creations(comm)) { /* also if it has fallen back meanwhile */
         const bool created = state == ncclSuccess && identify(library, comm->id.nccl, &rank);
@@ -123,9 +123,10 @@ void oh_creations_poll(struct oh_comm *comm, ncclResult_t state)
 void oh_creations_query(struct oh_comm *comm)
 {
     ncclResult_t state = ncclInProgress;
+    const unsigned begun = oh_comm_children_begun(comm);
     if (oh_comm_has_pending_creations(comm) &&
         OH_NCCL(comm->id.library, CommGetAsyncError(comm->id.nccl, &state)) == ncclSuccess) {
-        oh_creations_poll(comm, state);
+        oh_creations_poll(comm, begun, state);
     }
 }
 

@@ -125,12 +125,17 @@ void oh_creation_watch(struct oh_comm *comm)
     struct oh_attach *parent = &comm->id.parent->attach;
     atomic_fetch_add(&parent->awaited, 1);
     OH_LOCK(&parent->mutex);
+    /* release: after NCCL has begun. Pairs with the load in oh_comm_children_begun(). */
+    atomic_fetch_add_explicit(&parent->children_begun, 1, memory_order_release);
     oh_creations_append(&parent->children, comm);
 }
 
-struct oh_comm *oh_comm_take_children(struct oh_comm *comm)
+struct oh_comm *oh_comm_take_children(struct oh_comm *comm, unsigned begun)
 {
     OH_LOCK(&comm->attach.mutex);
+    if (oh_comm_children_begun(comm) != begun) {
+        return NULL;
+    }
     struct oh_comm *children = comm->attach.children;
     comm->attach.children = NULL;
     return children;

@@ -52,7 +52,7 @@ void oh_comm_leave(struct oh_comm *comm)
 /* Cancels the splits of the communicator that NCCL still creates, and its own creation. */
 static void cancel_creations(struct oh_comm *comm)
 {
-    struct oh_comm *child = oh_comm_take_children(comm);
+    struct oh_comm *child = oh_comm_take_children(comm, oh_comm_children_begun(comm));
     unsigned count = 0;
     for (struct oh_comm *next; child; child = next, count++) {
         next = child->id.next;

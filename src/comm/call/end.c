@@ -150,14 +150,19 @@ static ncclResult_t state_of_finalized(const struct oh_comm *comm)
     return failure == ncclSuccess && oh_order_query_end(comm) == CUDA_ERROR_NOT_READY ? ncclInProgress : failure;
 }
 
-ncclResult_t oh_comm_update(struct oh_comm *comm, ncclResult_t state)
+struct oh_begun oh_comm_begun(const struct oh_comm *comm)
+{
+    return (struct oh_begun){oh_order_launch(comm), oh_comm_children_begun(comm)};
+}
+
+ncclResult_t oh_comm_update(struct oh_comm *comm, struct oh_begun begun, ncclResult_t state)
 {
     OH_KEEP_ERRNO();
-    if (state != ncclInProgress && oh_comm_is_launching(comm)) {
-        oh_order_nccl_launched(comm);
+    if (state != ncclInProgress) {
+        oh_order_nccl_launched(comm, begun.launch);
     }
     if (oh_comm_has_pending_creations(comm)) {
-        oh_creations_poll(comm, state);
+        oh_creations_poll(comm, begun.children, state);
     }
     oh_attach_note_poll(comm);
     if (state == ncclSuccess && atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm)) {

@@ -115,6 +115,7 @@ ncclResult_t oh_call_check(const struct oh_call *call)
 ncclResult_t oh_call_check_launched(struct oh_comm *comm)
 {
     ncclResult_t state = ncclInProgress;
+    const unsigned launch = oh_order_launch(comm);
     if (OH_NCCL(comm->id.library, CommGetAsyncError(comm->id.nccl, &state)) != ncclSuccess) {
         return ncclSuccess;
     }
@@ -123,7 +124,7 @@ ncclResult_t oh_call_check_launched(struct oh_comm *comm)
                 (void *)comm->id.nccl);
         return ncclInvalidArgument;
     }
-    oh_order_nccl_launched(comm);
+    oh_order_nccl_launched(comm, launch);
     return state;
 }
 

@@ -161,11 +161,13 @@ CUresult oh_order_query_end(const struct oh_comm *comm);
  * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the
  * driver has failed in either: then the communicator has failed. in_background: NCCL still launches the call
  * (ncclInProgress): oh_order_nccl_launched, on any thread, notes the call when NCCL has launched it; until then
- * oh_comm_is_launching is true.
+ * oh_comm_is_launching is true. `launch` is what oh_order_launch returned before NCCL's state was read: a call that has
+ * begun since is not noted.
  */
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p);
 ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, bool in_background);
-void oh_order_nccl_launched(struct oh_comm *comm);
+unsigned oh_order_launch(const struct oh_comm *comm);
+void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch);
 bool oh_comm_is_launching(const struct oh_comm *comm);
 
 /* In the thread that uses the communicator, whose call returns `res`: an error stops this rank's graphs. */

@@ -52,34 +52,54 @@ CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p
 
 /* --- eager calls -------------------------------------------------------------------------------------------------- */
 
-/* Values of nccl_launch. The thread that has made the last change owns nccl_launch_stream. */
+/*
+ * States of nccl_launch, which is a state plus LAUNCH_STATES times the number of the launch. The thread that has made
+ * the last change owns nccl_launch_stream.
+ */
 enum {
     LAUNCH_NONE,
     LAUNCH_GOING_ON,  /* since oh_order_after_nccl(in_background), by the thread that uses the communicator */
     LAUNCH_RECORDING, /* NCCL has launched the call, and a thread records the event */
     LAUNCH_RECORDED,  /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded() */
+    LAUNCH_STATES
 };
+
+static unsigned launch_state(unsigned launch)
+{
+    return launch % LAUNCH_STATES;
+}
+
+static unsigned launch_in(unsigned launch, unsigned state)
+{
+    return launch - launch_state(launch) + state;
+}
+
+unsigned oh_order_launch(const struct oh_comm *comm)
+{
+    /* acquire: NCCL's state is read after it. Pairs with the store in oh_order_after_nccl(). */
+    return atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
+}
 
 /* Takes over the event of a call that NCCL has launched in the background. */
 static void take_recorded(struct oh_comm *comm)
 {
-    int launch = atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
-    while (launch == LAUNCH_RECORDING) { /* another thread records the event */
+    unsigned launch = oh_order_launch(comm);
+    while (launch_state(launch) == LAUNCH_RECORDING) { /* another thread records the event */
         sched_yield();
-        launch = atomic_load_explicit(&comm->order.nccl_launch, memory_order_acquire);
+        launch = oh_order_launch(comm);
     }
-    if (launch == LAUNCH_RECORDED) {
+    if (launch_state(launch) == LAUNCH_RECORDED) {
         comm->order.nccl_stream = comm->order.nccl_launch_id;
         comm->order.nccl_event_pending = true;
-        atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_NONE, memory_order_relaxed);
+        atomic_store_explicit(&comm->order.nccl_launch, launch_in(launch, LAUNCH_NONE), memory_order_relaxed);
     }
 }
 
 /* NCCL has, or will have, a later call. NCCL orders its own calls, so the event after that call is enough. */
 static void drop_launching(struct oh_comm *comm)
 {
-    int expected = LAUNCH_GOING_ON;
-    if (!atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_NONE)) {
+    unsigned launch = launch_in(oh_order_launch(comm), LAUNCH_GOING_ON);
+    if (!atomic_compare_exchange_strong(&comm->order.nccl_launch, &launch, launch_in(launch, LAUNCH_NONE))) {
         take_recorded(comm);
     }
 }
@@ -345,9 +365,10 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 {
     drop_launching(comm);
     if (in_background) {
+        const unsigned next = oh_order_launch(comm) + LAUNCH_STATES;
         comm->order.nccl_launch_stream = call->stream_state.stream;
-        /* release: publishes the stream. Pairs with the exchange in oh_order_nccl_launched(). */
-        atomic_store_explicit(&comm->order.nccl_launch, LAUNCH_GOING_ON, memory_order_release);
+        /* release: publishes the stream, after NCCL has begun. Pairs with the load in oh_order_launch(). */
+        atomic_store_explicit(&comm->order.nccl_launch, launch_in(next, LAUNCH_GOING_ON), memory_order_release);
     } else if (call->result == CUDA_SUCCESS) {
         call->result = order_call(comm, call, after_nccl, after_nccl);
     }
@@ -364,7 +385,7 @@ static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
         recorded = result == CUDA_SUCCESS;
         comm->order.nccl_launch_id = call->stream_state.stream_id;
     }
-    int launch = recorded ? LAUNCH_RECORDED : LAUNCH_NONE;
+    const unsigned launch = launch_in(oh_order_launch(comm), recorded ? LAUNCH_RECORDED : LAUNCH_NONE);
     /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded(). */
     atomic_store_explicit(&comm->order.nccl_launch, launch, memory_order_release);
     return result;
@@ -372,18 +393,19 @@ static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 
 bool oh_comm_is_launching(const struct oh_comm *comm)
 {
-    return atomic_load_explicit(&comm->order.nccl_launch, memory_order_relaxed) != LAUNCH_NONE;
+    return launch_state(atomic_load_explicit(&comm->order.nccl_launch, memory_order_relaxed)) != LAUNCH_NONE;
 }
 
-void oh_order_nccl_launched(struct oh_comm *comm)
+void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch)
 {
-    int expected = LAUNCH_GOING_ON;
-    if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_RECORDING)) {
+    unsigned expected = launch;
+    if (launch_state(launch) == LAUNCH_GOING_ON &&
+        atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_RECORDING))) {
         /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be recorded, too. */
         struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream};
         CUresult result = in_context(comm, &call, record_launched);
-        expected = LAUNCH_RECORDING; /* the context could not be entered */
-        atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, LAUNCH_NONE);
+        expected = launch_in(launch, LAUNCH_RECORDING); /* the context could not be entered */
+        atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_NONE));
         check_ordered(comm, result); /* the asynchronous error tells it */
     }
 }
