@@ -35,6 +35,8 @@
  *              background, late on one rank, and a call that onehop executes, on one stream
  *   moved      a thread makes both ranks in a group, blocking and not, with one variable for all handles, as bindings
  * do that return a communicator by value: NCCL sets the variable at once
+ *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
+ * program polls one of them, ends the stream, and makes a call on the other one
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -928,6 +930,30 @@ static void *stale(void *argument)
     return NULL;
 }
 
+static void *partner(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm[2] = {make(0, 2, self.rank, false), make(1, 2, self.rank, false)};
+    void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+    warm_up(&self, comm[0]);
+    warm_up(&self, comm[1]);
+    for (int i = 0; i < 4; i++) {
+        struct rank brief = self;
+        MUST(cuStreamCreate(&brief.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        MUST(ncclGroupStart() == ncclSuccess);
+        sum(&brief, comm[0], from, to, LARGE); /* an error is the group's */
+        sum(&brief, comm[1], from, other, LARGE);
+        await(comm[i % 2], ncclGroupEnd());
+        MUST(cuStreamSynchronize(brief.stream) == CUDA_SUCCESS && cuStreamDestroy(brief.stream) == CUDA_SUCCESS);
+        usleep(TELL_US / 10); /* NCCL sets one state after the other */
+        MUST(is_filled(to, LARGE, 2) && is_filled(other, LARGE, 2));
+        await(comm[1 - i % 2], sum(&self, comm[1 - i % 2], to, other, SMALL));
+        MUST(ends_within(&self, MOST_US) && is_filled(other, SMALL, 4));
+    }
+    MUST(ncclCommDestroy(comm[0]) == ncclSuccess && ncclCommDestroy(comm[1]) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -964,6 +990,7 @@ static const struct {
              {"abandon", NULL, 2, abandon},
              {"moved", NULL, 1, moved},
              {"stale", NULL, 2, stale},
+             {"partner", NULL, 2, partner},
              {"suspend", NULL, 2, abort_in_suspend},
              {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},

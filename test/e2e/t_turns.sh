@@ -53,4 +53,5 @@ SIMNODE_NCCL_DELAY_US=300000 expect_right send "a rank leaves that a send of a g
 SIMNODE_NCCL_DELAY_US=300000 SIMNODE_NCCL_ANSWER_US=20000 expect_right stale "a thread reads an old answer of ncclCommGetAsyncError: it says nothing of what has begun since"
 [ "$(count_of 'served by onehop')" = 4 ]
 judge $? "onehop serves the split, too"
+expect_right partner "NCCL has launched a group in the background: one of its communicators tells it for all, whose streams may end"
 tap_done

@@ -96,7 +96,8 @@ static ncclResult_t end_nccl(struct oh_call *call, ncclResult_t res)
         return res;
     }
     if (call->is_ordered) {
-        OH_TRY(oh_order_after_nccl(call->comm, &call->order, res == ncclInProgress));
+        const unsigned launch = res == ncclInProgress ? oh_order_new_launch(false) : 0;
+        OH_TRY(oh_order_after_nccl(call->comm, &call->order, launch));
     }
     OH_TRY(oh_call_note_executed(call));
     return res;

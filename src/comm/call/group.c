@@ -189,10 +189,11 @@ static ncclResult_t fail_group(const struct oh_call *call, ncclResult_t error)
 static ncclResult_t note_nccl_calls(bool in_background)
 {
     ncclResult_t res = ncclSuccess;
+    const unsigned launch = in_background ? oh_order_new_launch(group.use_count > 1) : 0;
     for (size_t i = 0; i < group.use_count; i++) {
         struct stream_use *use = &group.use[i];
         if (use->has_nccl_call) {
-            const ncclResult_t noted = oh_order_after_nccl(use->comm, &use->nccl_call, in_background);
+            const ncclResult_t noted = oh_order_after_nccl(use->comm, &use->nccl_call, launch);
             res = res == ncclSuccess ? noted : res;
         }
     }

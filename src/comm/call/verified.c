@@ -54,5 +54,5 @@ ncclResult_t oh_verified_alone(struct oh_call *call)
     }
     OH_TRY(oh_order_refuse(comm, oh_verified_begin(call, call->stream)));
     const ncclResult_t res = oh_verified_forward(call);
-    return res == ncclSuccess ? oh_order_after_nccl(comm, &order, false) : fail(comm, res);
+    return res == ncclSuccess ? oh_order_after_nccl(comm, &order, 0) : fail(comm, res);
 }

@@ -159,13 +159,15 @@ CUresult oh_order_query_end(const struct oh_comm *comm);
  * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
  * later launches after it. What is not ordered: doc/design.md, "Order". *call_p is for the second function, which is
  * called if NCCL has accepted the call. It returns ncclSuccess, or ncclUnhandledCudaError (logged at WARN) if the
- * driver has failed in either: then the communicator has failed. in_background: NCCL still launches the call
- * (ncclInProgress): oh_order_nccl_launched, on any thread, notes the call when NCCL has launched it; until then
- * oh_comm_is_launching is true. `launch` is what oh_order_launch returned before NCCL's state was read: a call that has
- * begun since is not noted.
+ * driver has failed in either: then the communicator has failed. launch: 0, or NCCL still launches the call
+ * (ncclInProgress), and oh_order_new_launch has named the launch, for all communicators that have calls in it:
+ * oh_order_nccl_launched, on any thread, notes these calls when NCCL has launched them; until then oh_comm_is_launching
+ * is true. Its `launch` is what oh_order_launch returned before NCCL's state was read: a call that has begun since is
+ * not noted.
  */
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p);
-ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, bool in_background);
+unsigned oh_order_new_launch(bool is_shared);
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, unsigned launch);
 unsigned oh_order_launch(const struct oh_comm *comm);
 void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch);
 bool oh_comm_is_launching(const struct oh_comm *comm);

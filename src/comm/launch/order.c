@@ -53,16 +53,20 @@ CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p
 /* --- eager calls -------------------------------------------------------------------------------------------------- */
 
 /*
- * States of nccl_launch, which is a state plus LAUNCH_STATES times the number of the launch. The thread that has made
- * the last change owns nccl_launch_stream.
+ * States of nccl_launch, which is a state plus the launch: LAUNCH_SHARED, if it has calls of several communicators,
+ * plus a number. The thread that has made the last change owns nccl_launch_stream.
  */
 enum {
     LAUNCH_NONE,
-    LAUNCH_GOING_ON,  /* since oh_order_after_nccl(in_background), by the thread that uses the communicator */
+    LAUNCH_GOING_ON,  /* since oh_order_after_nccl, by the thread that uses the communicator */
     LAUNCH_RECORDING, /* NCCL has launched the call, and a thread records the event */
     LAUNCH_RECORDED,  /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded() */
-    LAUNCH_STATES
+    LAUNCH_STATES,
+    LAUNCH_SHARED = LAUNCH_STATES,
+    LAUNCH_STEP = 2 * LAUNCH_SHARED
 };
+#define MOST_PARTNERS                                                                                                  \
+    64 /* communicators of a launch that one of them notes; the others are noted when they are polled */
 
 static unsigned launch_state(unsigned launch)
 {
@@ -72,6 +76,12 @@ static unsigned launch_state(unsigned launch)
 static unsigned launch_in(unsigned launch, unsigned state)
 {
     return launch - launch_state(launch) + state;
+}
+
+unsigned oh_order_new_launch(bool is_shared)
+{
+    static atomic_uint last;
+    return (atomic_fetch_add(&last, 1) + 1) * LAUNCH_STEP + (is_shared ? LAUNCH_SHARED : 0) + LAUNCH_GOING_ON;
 }
 
 unsigned oh_order_launch(const struct oh_comm *comm)
@@ -361,14 +371,13 @@ void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_
     }
 }
 
-ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, bool in_background)
+ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call, unsigned launch)
 {
     drop_launching(comm);
-    if (in_background) {
-        const unsigned next = oh_order_launch(comm) + LAUNCH_STATES;
+    if (launch != 0) {
         comm->order.nccl_launch_stream = call->stream_state.stream;
         /* release: publishes the stream, after NCCL has begun. Pairs with the load in oh_order_launch(). */
-        atomic_store_explicit(&comm->order.nccl_launch, launch_in(next, LAUNCH_GOING_ON), memory_order_release);
+        atomic_store_explicit(&comm->order.nccl_launch, launch, memory_order_release);
     } else if (call->result == CUDA_SUCCESS) {
         call->result = order_call(comm, call, after_nccl, after_nccl);
     }
@@ -396,16 +405,51 @@ bool oh_comm_is_launching(const struct oh_comm *comm)
     return launch_state(atomic_load_explicit(&comm->order.nccl_launch, memory_order_relaxed)) != LAUNCH_NONE;
 }
 
-void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch)
+static void note_launched(struct oh_comm *comm, unsigned launch)
 {
     unsigned expected = launch;
-    if (launch_state(launch) == LAUNCH_GOING_ON &&
-        atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_RECORDING))) {
+    if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_RECORDING))) {
         /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be recorded, too. */
         struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream};
         CUresult result = in_context(comm, &call, record_launched);
         expected = launch_in(launch, LAUNCH_RECORDING); /* the context could not be entered */
         atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_NONE));
         check_ordered(comm, result); /* the asynchronous error tells it */
+    }
+}
+
+/* The communicators of a launch. */
+struct partners {
+    unsigned launch;
+    unsigned count;
+    struct oh_comm *comm[MOST_PARTNERS]; /* in use */
+};
+
+static void find_partner(struct oh_comm *comm, void *user)
+{
+    struct partners *partners = user;
+    if (oh_order_launch(comm) == partners->launch && partners->count < MOST_PARTNERS) {
+        oh_comm_begin_use(comm);
+        partners->comm[partners->count++] = comm;
+    }
+}
+
+/*
+ * NCCL tells the end of a launch when it has launched the calls of all communicators (src/group.cc of 2.28.9,
+ * groupLaunch). The program may poll one of them, and end the streams of all.
+ */
+void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch)
+{
+    struct partners partners = {.launch = launch};
+    if (launch_state(launch) != LAUNCH_GOING_ON) {
+        return;
+    }
+    note_launched(comm, launch);
+    if (launch & LAUNCH_SHARED) {
+        oh_registry_visit(find_partner, &partners);
+    }
+    for (unsigned i = 0; i < partners.count; i++) {
+        note_launched(partners.comm[i], launch);
+        oh_comm_end_use(partners.comm[i]);
     }
 }
