@@ -37,6 +37,8 @@
  * do that return a communicator by value: NCCL sets the variable at once
  *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
  * program polls one of them, ends the stream, and makes a call on the other one
+ *   watched    threads ask for the state of a non-blocking communicator all the time; the program ends each stream when
+ * it knows that NCCL has launched the call
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -64,6 +66,8 @@
 #define FIRST_CALLS 20
 #define LATE_US 300000
 #define ASK_US 5000
+#define WATCHDOGS 4
+#define WATCHED_CALLS 200
 #define TELL_US 300000   /* by then a failure is told */
 #define MOST_US 20000000 /* of a call that ends */
 
@@ -954,6 +958,48 @@ static void *partner(void *argument)
     return NULL;
 }
 
+struct watch {
+    ncclComm_t comm;
+    atomic_bool ends;
+};
+
+static void *keep_asking(void *watch)
+{
+    while (!((struct watch *)watch)->ends) {
+        state_of(((struct watch *)watch)->comm);
+    }
+    return NULL;
+}
+
+static void *watched(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    struct watch watch = {.comm = make(0, 2, self.rank, false)};
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    pthread_t thread[WATCHDOGS];
+    warm_up(&self, watch.comm);
+    for (int i = 0; i < WATCHDOGS; i++) {
+        MUST(pthread_create(&thread[i], NULL, keep_asking, &watch) == 0);
+    }
+    for (int i = 0; i < WATCHED_CALLS; i++) {
+        struct rank brief = self;
+        MUST(cuStreamCreate(&brief.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+        ncclResult_t result = sum(&brief, watch.comm, from, to, LARGE);
+        while (result == ncclInProgress) {
+            result = state_of(watch.comm);
+        }
+        MUST(result == ncclSuccess && cuStreamDestroy(brief.stream) == CUDA_SUCCESS);
+    }
+    await(watch.comm, sum(&self, watch.comm, from, to, SMALL));
+    MUST(ends_within(&self, MOST_US) && is_filled(to, LARGE, 2));
+    watch.ends = true;
+    for (int i = 0; i < WATCHDOGS; i++) {
+        pthread_join(thread[i], NULL);
+    }
+    MUST(state_of(watch.comm) == ncclSuccess && ncclCommDestroy(watch.comm) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -991,6 +1037,7 @@ static const struct {
              {"moved", NULL, 1, moved},
              {"stale", NULL, 2, stale},
              {"partner", NULL, 2, partner},
+             {"watched", NULL, 2, watched},
              {"suspend", NULL, 2, abort_in_suspend},
              {"revoke", NULL, 2, abort_in_revoke},
              {"root", NULL, 2, root},

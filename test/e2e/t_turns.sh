@@ -54,4 +54,5 @@ SIMNODE_NCCL_DELAY_US=300000 SIMNODE_NCCL_ANSWER_US=20000 expect_right stale "a 
 [ "$(count_of 'served by onehop')" = 4 ]
 judge $? "onehop serves the split, too"
 expect_right partner "NCCL has launched a group in the background: one of its communicators tells it for all, whose streams may end"
+SIMNODE_NCCL_DELAY_US=200 expect_right watched "a thread notes that NCCL has launched a call, while another thread is told so and ends the stream"
 tap_done

@@ -82,7 +82,7 @@ static void order(struct oh_comm *comm)
     struct oh_nccl_call nccl_call;
     if (oh_comm_is_ordered(comm)) {
         oh_order_before_nccl(comm, NULL, true, &nccl_call);
-        oh_order_after_nccl(comm, &nccl_call, false);
+        oh_order_after_nccl(comm, &nccl_call, 0);
     }
 }
 

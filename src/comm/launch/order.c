@@ -28,6 +28,7 @@
 
 #include "comm/watch/watch.h"
 #include "gpu/context.h"
+#include "util/clock.h"
 #include "util/log.h"
 #include "util/scope.h"
 
@@ -65,8 +66,9 @@ enum {
     LAUNCH_SHARED = LAUNCH_STATES,
     LAUNCH_STEP = 2 * LAUNCH_SHARED
 };
-#define MOST_PARTNERS                                                                                                  \
-    64 /* communicators of a launch that one of them notes; the others are noted when they are polled */
+#define RECORD_NS (UINT64_C(100) * 1000 * 1000) /* a failure is told within 200 ms (doc/faults.md) */
+/* Communicators of a launch that one of them notes; the others are noted when they are polled. */
+#define MOST_PARTNERS 64
 
 static unsigned launch_state(unsigned launch)
 {
@@ -405,8 +407,13 @@ bool oh_comm_is_launching(const struct oh_comm *comm)
     return launch_state(atomic_load_explicit(&comm->order.nccl_launch, memory_order_relaxed)) != LAUNCH_NONE;
 }
 
+/*
+ * NCCL has launched it: launch is in LAUNCH_GOING_ON. The program may end the stream, or begin a capture on it, when it
+ * is told, so this function waits for a thread that records the event. The driver may block that thread until an abort.
+ */
 static void note_launched(struct oh_comm *comm, unsigned launch)
 {
+    const uint64_t end_ns = oh_now_ns() + RECORD_NS;
     unsigned expected = launch;
     if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_RECORDING))) {
         /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be recorded, too. */
@@ -416,6 +423,14 @@ static void note_launched(struct oh_comm *comm, unsigned launch)
         atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_NONE));
         check_ordered(comm, result); /* the asynchronous error tells it */
     }
+    while (oh_order_launch(comm) == launch_in(launch, LAUNCH_RECORDING) && oh_now_ns() < end_ns) {
+        sched_yield();
+    }
+}
+
+static bool is_under_way(unsigned launch)
+{
+    return launch_state(launch) == LAUNCH_GOING_ON || launch_state(launch) == LAUNCH_RECORDING;
 }
 
 /* The communicators of a launch. */
@@ -428,7 +443,9 @@ struct partners {
 static void find_partner(struct oh_comm *comm, void *user)
 {
     struct partners *partners = user;
-    if (oh_order_launch(comm) == partners->launch && partners->count < MOST_PARTNERS) {
+    const unsigned launch = oh_order_launch(comm);
+    if (is_under_way(launch) && launch_in(launch, LAUNCH_GOING_ON) == partners->launch &&
+        partners->count < MOST_PARTNERS) {
         oh_comm_begin_use(comm);
         partners->comm[partners->count++] = comm;
     }
@@ -440,16 +457,15 @@ static void find_partner(struct oh_comm *comm, void *user)
  */
 void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch)
 {
-    struct partners partners = {.launch = launch};
-    if (launch_state(launch) != LAUNCH_GOING_ON) {
-        return;
+    struct partners partners = {.launch = launch_in(launch, LAUNCH_GOING_ON)};
+    if (is_under_way(launch)) {
+        note_launched(comm, partners.launch);
     }
-    note_launched(comm, launch);
-    if (launch & LAUNCH_SHARED) {
+    if (launch_state(launch) != LAUNCH_NONE && (launch & LAUNCH_SHARED)) { /* another thread may be at the others */
         oh_registry_visit(find_partner, &partners);
     }
     for (unsigned i = 0; i < partners.count; i++) {
-        note_launched(partners.comm[i], launch);
+        note_launched(partners.comm[i], partners.launch);
         oh_comm_end_use(partners.comm[i]);
     }
 }
