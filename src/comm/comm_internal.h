@@ -51,8 +51,8 @@ struct oh_attach {
     struct oh_comm *children;         /* splits of this communicator that NCCL still works on */
     atomic_uint children_begun;       /* so many have been in that list; changed with the mutex held */
     atomic_uint awaited;              /* creations that NCCL works on: of this communicator, and of splits of it */
-    struct oh_segment parent_segment; /* of one that grows: where a rank of the parent reads the key, */
-    uint32_t parent_ranks;            /* and the ranks of the parent */
+    struct oh_segment parent_segment; /* of one that grows, in a rank of the parent: holds the key, and votes no */
+    uint32_t parent_ranks;            /* the ranks of the parent */
     int cuda_device;
     bool ordering;                /* calls that NCCL serves are ordered with ours: there are events for it */
     bool unordered;               /* NCCL got work of this communicator before that */

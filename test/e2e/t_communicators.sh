@@ -46,6 +46,13 @@ for rank in 0 1 3; do # of the parent, that with the id, new
         '3:nranks 4: falls back to NCCL: .*onehop is present on this host for' \
         -- run_work "${grown[@]}" --rank-env $rank:ONEHOP_DISABLE=1
 done
+why='(cannot open the shared memory|present on this host for)'
+for n in 1 2 3 4; do
+    plugin=$faulty_plugin SIMNODE_CALLER=libonehop.so \
+        expect_counts "grow, mmap $n fails on a rank that learns the id: all are served, or fall back with the reason" even \
+        "3:nranks 3: (served by onehop|falls back to NCCL: .*$why)" -- run_work --nranks 3 --make grow \
+        --split-colors 0,0,-1 --split-keys 1,0,0 --rank-env 1:SIMNODE_FAIL=mmap:$n
+done
 expect_counts "grow, a rank that learns the id from another refuses: all fall back, with the reason" served=0 \
     '4:nranks 4: falls back to NCCL: .*the program asks for the zero-CTA policy' \
     -- run_work "${grown[@]}" --rank-env 0:NCCL_CTA_POLICY=2

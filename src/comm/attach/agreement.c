@@ -354,8 +354,20 @@ uint32_t oh_agreement_steps(const struct oh_comm *comm)
     return atomic_load(&taken) + atomic_load(&comm->segment.shared->steps);
 }
 
+/* A rank that the communicator grows from has no segment of the communicator to vote in. */
+static void relay_refusal(struct oh_comm *comm)
+{
+    const struct oh_segment *of_parent = &comm->attach.parent_segment;
+    char reason[OH_REASON_BYTES];
+    if (of_parent->shared && oh_segment_decision(of_parent) == OH_DECISION_OFF) {
+        oh_segment_reason(of_parent, reason);
+        oh_segment_vote_no(&comm->segment, reason);
+    }
+}
+
 bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p)
 {
+    relay_refusal(comm);
     while (!is_decided(comm)) {
         if (comm->agreement.step < STEP_COUNT && steps[comm->agreement.step](comm)) {
             comm->agreement.step++;
@@ -425,6 +437,7 @@ void oh_agreement_end(struct oh_comm *comm)
 {
     struct oh_attach *attach = &comm->attach;
     oh_segment_unlink(&comm->segment); /* all ranks have opened it by now */
+    oh_segment_discard(&attach->parent_segment);
     pthread_mutex_lock(&attach->mutex);
     const bool on =
         oh_comm_has_agreed(comm) || (attach->voted && oh_segment_decision(&comm->segment) == OH_DECISION_ON);

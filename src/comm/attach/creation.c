@@ -21,13 +21,16 @@
 
 /* --- before NCCL creates it --------------------------------------------------------------------------------------- */
 
-/* Votes no. The first reason is this rank's. */
+/*
+ * Votes no. The first reason is this rank's. Without the segment a rank of the parent votes no in the parent segment,
+ * where the other ranks of the parent read the vote (agreement.c).
+ */
 static void refuse(struct oh_comm *comm, const char *reason)
 {
     if (!comm->attach.reason[0]) {
         snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
     }
-    oh_segment_vote_no(&comm->segment, reason);
+    oh_segment_vote_no(comm->segment.shared ? &comm->segment : &comm->attach.parent_segment, reason);
 }
 
 /* A rank of the parent that knows the key of the grown communicator publishes it in the parent segment. */
@@ -168,7 +171,7 @@ static void read_parent_segment(struct oh_comm *comm)
     } else {
         comm->id.key = of_parent->target;
         if (!comm->segment.shared && oh_segment_open_uncounted(&comm->segment, &comm->id.key) != ncclSuccess) {
-            refuse(comm, "this rank cannot open the shared memory of the communicator");
+            refuse(comm, "a rank that it grows from cannot open the shared memory of the communicator");
         }
     }
 }
@@ -229,8 +232,9 @@ static void take_rank(struct oh_comm *comm, const struct oh_nccl_rank *rank)
     if (!comm->attach.reason[0]) {
         count_ranks(comm);
     }
+    oh_segment_unlink(&comm->attach.parent_segment); /* after NCCL's barrier: all ranks have opened it */
     if (!comm->id.is_grow) {
-        oh_segment_unlink(&comm->segment); /* after NCCL's barrier: all ranks have opened it */
+        oh_segment_unlink(&comm->segment);
     }
     if (!comm->attach.reason[0]) {
         oh_peer_info_identify(&comm->segment.shared->peer_info[comm->id.rank]);
@@ -257,11 +261,11 @@ bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank)
     }
     pthread_mutex_unlock(&comm->attach.mutex);
     if (is_first && is_refused) {
+        oh_segment_discard(&comm->attach.parent_segment);
         oh_segment_unlink(&comm->segment);
         oh_comm_detach(comm);
     }
     if (is_first) {
-        oh_segment_discard(&comm->attach.parent_segment);
         oh_comm_children_done(comm, 1); /* at last: a thread that reads that it is no longer awaited reads the rest */
     }
     return is_first;
