@@ -31,22 +31,28 @@
 static struct oh_process *processes;
 
 /*
- * What the kernel adds to start times that this process reads, in ticks: the offset of its time namespace (Linux 5.6).
- * So ranks in several namespaces agree on a start time. Undocumented in proc(5); fs/proc/array.c,
- * timens_add_boottime_ns.
+ * Reads what the kernel adds to start times that this process reads, in ticks: the offset of its time namespace (Linux
+ * 5.6). So ranks in several namespaces agree on a start time. Undocumented in proc(5); fs/proc/array.c,
+ * timens_add_boottime_ns. Returns false if the offset is unknown: a start time without the offset belongs to no
+ * process.
  */
-static uint64_t namespace_ticks(void)
+static bool read_namespace_ticks(uint64_t *ticks_p)
 {
     char text[256];
     long long seconds = 0;
     int fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT && errno != EACCES && errno != EPERM) {
+        return false;
+    }
     ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
     if (fd >= 0) {
         close(fd);
     }
     text[length > 0 ? length : 0] = '\0';
     const char *boot = strstr(text, "boottime");
-    return boot && sscanf(boot, "boottime %lld", &seconds) == 1 ? (uint64_t)(seconds * sysconf(_SC_CLK_TCK)) : 0;
+    const bool has_offset = boot && sscanf(boot, "boottime %lld", &seconds) == 1;
+    *ticks_p = has_offset ? (uint64_t)(seconds * sysconf(_SC_CLK_TCK)) : 0;
+    return length >= 0;
 }
 
 /* A zombie with several threads is a process of which only the first thread has ended. */
@@ -54,6 +60,7 @@ static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
 {
     char path[32], text[1024], state;
     long threads;
+    uint64_t start, offset;
     snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
@@ -65,10 +72,11 @@ static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
     const char *rest = strrchr(text, ')');
     if (!rest ||
         sscanf(rest + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %" SCNu64, &state,
-               &threads, start_p) != 3) {
+               &threads, &start) != 3 ||
+        !read_namespace_ticks(&offset)) {
         return false;
     }
-    *start_p -= namespace_ticks();
+    *start_p = start - offset;
     *dead_p = (state == 'Z' || state == 'X') && threads <= 1;
     return true;
 }
