@@ -17,6 +17,8 @@
 #include "util/clock.h"
 #include "util/scope.h"
 
+#define RETRY_NS (UINT64_C(1) * 1000 * 1000)
+
 static atomic_bool exiting;
 
 void oh_bgthread_refuse(void)
@@ -85,6 +87,18 @@ bool oh_bgthread_start(struct oh_bgthread *worker)
         worker->running = start_thread(worker);
     }
     return worker->running;
+}
+
+bool oh_bgthread_start_within(struct oh_bgthread *worker, uint64_t until_ns)
+{
+    while (!oh_bgthread_start(worker)) {
+        const uint64_t now_ns = oh_now_ns();
+        if (worker->stopping || atomic_load_explicit(&exiting, memory_order_relaxed) || now_ns >= until_ns) {
+            return false;
+        }
+        oh_bgthread_await(worker, now_ns + RETRY_NS < until_ns ? now_ns + RETRY_NS : until_ns);
+    }
+    return true;
 }
 
 void oh_bgthread_add(struct oh_bgthread *worker, struct oh_job *job)

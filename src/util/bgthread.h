@@ -58,6 +58,9 @@ void oh_bgthread_advance_jobs(struct oh_bgthread *worker);
 /* Wakes the thread, or starts it. Returns whether there is one. */
 bool oh_bgthread_start(struct oh_bgthread *worker);
 
+/* The same. If the system refuses a thread, tries again until `until_ns`, with the mutex unlocked between the tries. */
+bool oh_bgthread_start_within(struct oh_bgthread *worker, uint64_t until_ns);
+
 /* The process is ending: from now on no thread starts. */
 void oh_bgthread_refuse(void);
 

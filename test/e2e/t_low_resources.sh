@@ -50,6 +50,14 @@ for function in posix_fallocate ftruncate open mmap; do
         -- run_work --nranks 3 --rank-env 1:SIMNODE_FAIL=$function
 done
 
+# The system refuses one thread, also that which frees the memory of a communicator that has ended.
+for n in 1 2 3 4; do
+    plugin=$faulty_plugin SIMNODE_CALLER=libonehop.so run_work --linger --nranks 2 \
+        --rank-env 1:SIMNODE_FAIL=pthread_create:$n
+    [ "$status" = 0 ] && [ -z "$(left)" ]
+    tap_point $? "thread $n is refused once: right, nothing left" "$(left; diagnosis)"
+done
+
 # Few descriptors while communicators are made. onehop would hold one meanwhile, so it takes none of the last.
 stock=0 same=0 served=0
 for few in 0 1 2 3 4 8 20 32 33 34 60; do

@@ -135,9 +135,9 @@ void oh_comms_reclaim(void)
     uint64_t until_ns = oh_now_ns() + RECLAIM_COURTESY_NS;
     OH_LOCK(&worker.mutex);
     if (worker.jobs || worker.running) {
-        /* Two passes: one may have been under way. Without a thread, the next communicator tries again. */
-        uint64_t enough = worker.passes + 2;
-        bool works = oh_bgthread_start(&worker);
+        /* Without a thread, the next communicator tries again. */
+        const bool works = oh_bgthread_start_within(&worker, until_ns);
+        const uint64_t enough = worker.passes + 2; /* one may be under way */
         while (works && worker.running && worker.passes < enough && oh_bgthread_await(&worker, until_ns)) {
         }
     }
