@@ -25,6 +25,7 @@
  *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
  *              calls; alone and in a group
  *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
+ *   fallback   as behind; one rank leaves the first communicator out (ONEHOP_COMMS), so that it falls back in the group
  *   group      a thread waits in ncclGroupEnd for the first call of the other rank, and another aborts; or one revokes
  *   beside     the same with a call of another communicator in the group, which is right when it is made again
  *   refuse     a group of a first call, and of a call on a communicator that is revoked
@@ -80,6 +81,7 @@
         }                                                                                                              \
     } while (0)
 
+static bool suspends; /* a communicator, so that onehop does not know it any more */
 static pthread_barrier_t barrier;
 static ncclUniqueId ids[2 * PAIRS];
 
@@ -235,7 +237,7 @@ static void suspend_and_resume(ncclComm_t comm)
 
 static int behind(struct board *board, int rank)
 {
-    ncclComm_t comm, suspended;
+    ncclComm_t comm, second;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     setenv("SIMNODE_NCCL_BACKGROUND", rank == 0 ? "1" : "0", 1);
@@ -249,9 +251,12 @@ static int behind(struct board *board, int rank)
     }
     ncclResult_t made = ncclCommInitRankConfig(&comm, 2, board->id, rank, &config);
     await(comm, made);
-    made = ncclCommInitRankConfig(&suspended, 2, board->other, rank, &config);
-    await(suspended, made);
-    suspend_and_resume(suspended);
+    if (rank == 1 && !suspends) {
+        setenv("ONEHOP_COMMS", "size=^2", 1); /* of the second alone */
+    }
+    made = ncclCommInitRankConfig(&second, 2, board->other, rank, &config);
+    await(second, made);
+    suspend_and_resume(suspends ? second : NULL);
     void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
     for (int i = 0; i <= FIRST_CALLS; i++) {
         await(comm, sum(&self, comm, from, to, SMALL));
@@ -260,19 +265,20 @@ static int behind(struct board *board, int rank)
     }
     for (int i = 0; i < 4; i++) {
         MUST(ncclGroupStart() == ncclSuccess);
-        sum(&self, suspended, from, other, SMALL);
+        sum(&self, second, from, other, SMALL);
+        usleep(i == 0 ? TELL_US : 0); /* by then rank 0 knows that it falls back */
         sum(&self, comm, from, to, SMALL);
         const ncclResult_t ended = ncclGroupEnd();
         MUST(ended == ncclSuccess || ended == ncclInProgress);
         await(comm, state_of(comm));
-        await(suspended, state_of(suspended));
+        await(second, state_of(second));
         MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2) && is_filled(other, SMALL, 2));
     }
     board->ready++;
     while (board->ready < 3) {
         usleep(1000);
     }
-    MUST(ncclCommDestroy(suspended) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
+    MUST(ncclCommDestroy(second) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
     return 0;
 }
 
@@ -527,8 +533,6 @@ static void end_pair(const struct rank *self, struct pair *pair)
     MUST(!pair->second || ncclCommDestroy(pair->second) == ncclSuccess);
     pthread_barrier_wait(&barrier);
 }
-
-static bool suspends;
 
 static void *shared(void *argument)
 {
@@ -1026,6 +1030,7 @@ static const struct {
              {.name = "destroy", .process = destroy},
              {.name = "finalize", .process = finalize},
              {.name = "behind", .process = behind},
+             {.name = "fallback", .process = behind},
              {"differ", NULL, 2, differ},
              {"reject", NULL, 2, reject},
              {"shared", NULL, 3, shared},
@@ -1050,7 +1055,7 @@ static const struct {
 int main(int argc, char **argv)
 {
     const char *name = argc == 2 ? argv[1] : "";
-    suspends = strcmp(name, "unknown") == 0;
+    suspends = strcmp(name, "unknown") == 0 || strcmp(name, "behind") == 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(name, cases[i].name) == 0) {
             return cases[i].process  ? run_processes(cases[i].process)

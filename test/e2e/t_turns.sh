@@ -21,6 +21,7 @@ expect_right replay "a communicator is destroyed behind a replay, and the proces
 expect_right replay "the same where replays are not ordered with other calls" ONEHOP_GRAPH_MIXING=0
 expect_right pending "a non-blocking communicator is destroyed behind calls, and the process ends: the other rank gets the data"
 SIMNODE_NCCL_DELAY_US=300000 expect_right behind "NCCL launches a call of a communicator that onehop does not know late: the order is the same on all ranks"
+expect_right fallback "a communicator falls back in a group, and NCCL launches its call in the background: onehop launches the others"
 expect_right destroy "communicators are destroyed in a group behind calls, and the process ends: the others get the data"
 expect_right finalize "the same, finalized"
 expect_right differ "calls of one communicator of a group differ: no wrong result of the other" ONEHOP_CHECK_CALLS=1

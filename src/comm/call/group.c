@@ -540,6 +540,13 @@ static ncclResult_t refuse_group(struct oh_comm *comm)
     return oh_comm_refuse_call(comm, needs_departed);
 }
 
+/* NCCL has its call, though it is not ordered any more: a peer has departed, or it has fallen back in the group. */
+static bool is_left_to_nccl(const struct oh_comm *comm)
+{
+    const enum oh_comm_state state = oh_comm_state(comm);
+    return state == OH_COMM_FAILING || state == OH_COMM_FALLBACK;
+}
+
 /*
  * NCCL launches its part in the background, as for non-blocking communicators. Waits until it has: on a stream of both
  * parts the order must be the same on all ranks. The wait ends, because NCCL launches or fails, the monitor fails the
@@ -550,9 +557,8 @@ static ncclResult_t await_nccl(const struct oh_nccl *nccl)
     for (size_t i = 0; i < group.use_count; i++) {
         struct oh_comm *comm = group.use[i].comm;
         ncclResult_t state = ncclInProgress;
-        while ((oh_comm_is_ordered(comm) || oh_comm_state(comm) == OH_COMM_FAILING) &&
-               refuse_group(comm) == ncclSuccess && nccl->CommGetAsyncError(comm->id.nccl, &state) == ncclSuccess &&
-               state == ncclInProgress) {
+        while ((oh_comm_is_ordered(comm) || is_left_to_nccl(comm)) && refuse_group(comm) == ncclSuccess &&
+               nccl->CommGetAsyncError(comm->id.nccl, &state) == ncclSuccess && state == ncclInProgress) {
             usleep(20);
         }
         if (state != ncclSuccess) {
