@@ -67,6 +67,8 @@ tap_point $? "not on one rank: the others warn" "$(diagnosis)"
 ONEHOP_COLLECTIVES=allreduce,allgather expect_counts "NCCL serves other kinds" allreduce=9 allgather=3 fallback=6 kind=6 0:WARN \
     '3:stats: .* invariant=yes' -- run_app --nranks 3 --counts 5000 --batch 6 \
     --collectives allreduce,broadcast,allgather,allreduce,reducescatter,allreduce
+ONEHOP_COLLECTIVES=broadcast expect_counts "NCCL serves allreduces before the ranks have agreed" fallback=18 \
+    '3:WARN comm .*: not invariant, NCCL executes its allreduces: [a-z]' -- run_app --nranks 3 --counts 5000 --batch 6
 # So it is where such calls come first: no allreduce is NCCL's.
 foreign_first=(--types f32 --batch 6 --collectives broadcast,broadcast,allreduce)
 for kind in "--nranks 3 --counts 5000" "--nranks 3 --counts 5000 --group 3" "--nranks 3 --counts 5000 --local 3" \

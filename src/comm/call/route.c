@@ -135,8 +135,9 @@ static void warn_variant(const struct oh_call *call)
     if (comm->id.config.invariant && comm->id.nranks != 1 && !comm->serve.warned_variant) {
         comm->serve.warned_variant = true;
         OH_LOCK(&comm->attach.mutex); /* guards the reason */
+        const char *reason = comm->attach.reason[0] ? comm->attach.reason : OH_PENDING_REASON;
         OH_WARN("comm %p rank %u nranks %u: not invariant, NCCL executes its allreduces: %s", OH_COMM_VALUES(comm),
-                call->fallback == OH_FALLBACK_COMM ? comm->attach.reason : oh_fallback_text(call->fallback));
+                call->fallback == OH_FALLBACK_COMM ? reason : oh_fallback_text(call->fallback));
     }
 }
 

@@ -46,8 +46,8 @@ static const struct {
 } views[] = {
     [OH_COMM_CREATING] = {OH_STATE_IDLE, "no call that onehop could serve was made"},
     [OH_COMM_IDLE] = {OH_STATE_IDLE, "no call that onehop could serve was made"},
-    [OH_COMM_ATTACHING] = {OH_STATE_ATTACHING, "its ranks have not agreed yet"},
-    [OH_COMM_CUTOVER] = {OH_STATE_ATTACHING, "its ranks have not agreed yet"},
+    [OH_COMM_ATTACHING] = {OH_STATE_ATTACHING, OH_PENDING_REASON},
+    [OH_COMM_CUTOVER] = {OH_STATE_ATTACHING, OH_PENDING_REASON},
     [OH_COMM_SERVED] = {OH_STATE_SERVED, ""},
     [OH_COMM_FAILING] = {OH_STATE_ENDED, ""},
     [OH_COMM_FAILED] = {OH_STATE_FAILED, "it has failed: its calls return an error"},

@@ -99,6 +99,9 @@ struct oh_stats_record {
 
 #define OH_STATS_LINE 1536 /* enough for a record in each form, with its newline and final zero */
 
+/* Why NCCL executes calls of a communicator: of one that onehop attaches to. */
+#define OH_PENDING_REASON "its ranks have not agreed yet"
+
 /* Why calls fall back on a communicator that onehop does not know: its creator is not followed, or off. */
 #define OH_STRANGE_REASON "made by a function that onehop does not follow, or while onehop was off or not loaded yet"
 
