@@ -66,40 +66,6 @@ static void churn(struct app *app)
     }
 }
 
-/* Everything is destroyed as soon as it has been started; what runs must still end well. */
-static void drop(struct app *app)
-{
-    struct cf_graph graph;
-    app_load(app->call);
-    app_call(app->call);
-    app_comm_end(app);
-    app_check(app->call);
-
-    app_comm_make(app);
-    app_load(app->call);
-    app_capture(app->call, &graph);
-    cf_graph_launch(app->worker, &graph, 0);
-    cf_graph_destroy(app->worker, &graph);
-    app_comm_end(app);
-    app_check(app->call);
-}
-
-/* A graph on one stream and, at the same time, a call on another: NCCL puts them in an order, the same everywhere. */
-static void overlap(struct app *app)
-{
-    struct cf_graph graph;
-    app_capture(app->call, &graph);
-    for (int round = 0; round < app_options.rounds; round++) {
-        app_load(app->call);
-        app_load(app->other);
-        cf_graph_launch(app->worker, &graph, 0);
-        cf_batch_issue(app->other, CF_GROUPED, 1);
-        app_check(app->call);
-        app_check(app->other);
-    }
-    cf_graph_destroy(app->worker, &graph);
-}
-
 static const struct scenario {
     const char *names; /* each with a blank behind it */
     void (*run)(struct app *app);
@@ -107,8 +73,6 @@ static const struct scenario {
     bool calls; /* begins with a call of all ranks */
 } scenarios[] = {
     {"churn ", churn, false, false},
-    {"drop ", drop, false, false},
-    {"overlap ", overlap, false, false},
     {"fault-stops fault-on ", app_fault, true, false},
     {"exit ", app_end_exit, false, false},
     {"exec ", app_end_exec, false, false},

@@ -17,9 +17,4 @@ ONEHOP_COLLECTIVES=broadcast expect_counts "a graph of which onehop serves one k
     allgather=0 nccl_broadcast=0 -- run_app --nranks 2 --counts 1000 --batch 4 --graph 5 --collectives broadcast,allgather
 ONEHOP_INIT_EPOCH=4294967250 expect_served "the epoch wraps around between replays" \
     -- run_app --nranks 4 --counts 10,5000,40000 --batch 3 --graph 30 --collectives reducescatter,broadcast
-for local in 1 2; do
-    SIMNODE_DELAY_US=3000 run_app --nranks 4 --local $local --scenario drop --counts 5000 \
-        --collectives "$([ $local = 1 ] && echo broadcast || echo allgather)"
-    expect_served "call, graph and communicator destroyed while they run, $local ranks a process"
-done
 tap_done

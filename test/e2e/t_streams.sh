@@ -41,12 +41,6 @@ ONEHOP_ALGO=oneshot SIMNODE_BLOCK_THREADS=1 SIMNODE_DELAY_US=0 expect_served "ch
     -- run_app "${mix[@]}" --rounds 20 --ranks 2 --floats 3000000 chains
 
 app=$sim_app
-for local in 1 4; do
-    SIMNODE_DELAY_US=2000 expect_served "a graph on one stream, calls on another, $local ranks a process" \
-        -- run_app --nranks 4 --local $local --streams 2 --scenario overlap --counts 5000 --rounds 10 \
-        --collectives "$([ $local = 1 ] && echo allgather,broadcast || echo allreduce,reducescatter)"
-done
-
 # One hardware queue for all streams of a GPU: what is behind a call that waits for its peers waits too.
 export CUDA_DEVICE_MAX_CONNECTIONS=1 SIMNODE_DELAY_US=500
 one=(--counts 10,5000 --batch 8 --iterations 2 --collectives $kinds)
