@@ -4,9 +4,7 @@
  *
  * A factor of PreMulSum in device memory is read at each replay, so it changes with the inputs.
  */
-#include <pthread.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "test/conformance/cases.h"
 
@@ -83,41 +81,6 @@ void cf_case_graph_modes(struct cf_worker *worker)
     }
 }
 
-void cf_case_graph_replay(struct cf_worker *worker)
-{
-    struct capture capture;
-    capture_calls(worker, &worker->world, 10, &capture);
-    for (int r = 0; r < (worker->full ? 60 : 5); r++) {
-        replay(worker, &capture);
-    }
-    close_capture(worker, &capture);
-}
-
-void cf_case_graph_eager(struct cf_worker *worker)
-{
-    struct capture capture;
-    capture_calls(worker, &worker->world, 9, &capture);
-    for (int r = 0; r < 4; r++) {
-        replay(worker, &capture);
-        cf_batch_run(cf_some_calls(worker, &worker->world, 1 + r), r % 2 ? CF_GROUPED : CF_SINGLE);
-    }
-    close_capture(worker, &capture);
-}
-
-void cf_case_graph_two(struct cf_worker *worker)
-{
-    struct capture capture[2];
-    for (int c = 0; c < 2; c++) {
-        capture_calls(worker, &worker->world, 4 + c, &capture[c]);
-    }
-    for (int r = 0; r < 6; r++) {
-        replay(worker, &capture[r % 3 == 1]);
-    }
-    close_capture(worker, &capture[0]); /* the other one stays good */
-    replay(worker, &capture[1]);
-    close_capture(worker, &capture[1]);
-}
-
 /* NCCL orders what two graphs of one communicator do, whatever streams they are launched on. */
 void cf_case_graph_two_streams(struct cf_worker *worker)
 {
@@ -185,40 +148,6 @@ void cf_case_graph_unused(struct cf_worker *worker)
     close_capture(worker, &capture);
     cf_batch_run(cf_some_calls(worker, &set, 3), CF_SINGLE);
     cf_set_end(worker, &set);
-}
-
-struct late_end {
-    struct cf_worker *worker;
-    struct capture *capture;
-};
-
-static void *destroy_late(void *argument)
-{
-    struct late_end *late = argument;
-    usleep(100000);
-    cf_graph_destroy(late->worker, &late->capture->graph);
-    return NULL;
-}
-
-/* NCCL's ncclCommDestroy waits for graphs that hold the communicator: another thread destroys them meanwhile. */
-void cf_case_graph_outlives(struct cf_worker *worker)
-{
-    struct cf_set set;
-    struct capture capture;
-    pthread_t thread;
-    struct late_end late = {worker, &capture};
-    cf_set_create(worker, CF_INIT_RANK, &set);
-    capture_calls(worker, &set, 9, &capture);
-    replay(worker, &capture);
-    cf_sync(worker);
-    cf_barrier(worker);
-    if (pthread_create(&thread, NULL, destroy_late, &late) != 0) {
-        cf_die(worker, "no thread");
-    }
-    cf_set_destroy(worker, &set);
-    pthread_join(thread, NULL);
-    cf_batch_free(capture.batch);
-    cf_batch_run(cf_some_calls(worker, &worker->world, 3), CF_SINGLE);
 }
 
 void cf_case_graph_child(struct cf_worker *worker)

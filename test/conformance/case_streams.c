@@ -25,22 +25,6 @@ void cf_case_stream_per_thread(struct cf_worker *worker)
     run_on_default(worker, CF_PER_THREAD_STREAM);
 }
 
-void cf_case_stream_several(struct cf_worker *worker)
-{
-    struct cf_batch *batch = cf_some_calls(worker, &worker->world, 30);
-    cf_batch_load(batch, 0);
-    for (int s = 1; s < CF_STREAMS; s++) {
-        cf_join(worker, 0, s);
-    }
-    for (int i = 0; i < batch->items; i++) {
-        cf_batch_issue_one(batch, i, false, i % CF_STREAMS);
-    }
-    for (int s = 1; s < CF_STREAMS; s++) {
-        cf_join(worker, s, 0);
-    }
-    cf_batch_finish(batch, 0);
-}
-
 static void CUDA_CB be_slow(void *microseconds)
 {
     usleep((useconds_t)(uintptr_t)microseconds);
@@ -331,22 +315,4 @@ void cf_case_stream_chain(struct cf_worker *worker)
     }
     batch->replayed = true; /* two calls were made, one is judged */
     cf_batch_finish(batch, 2);
-}
-
-void cf_case_stream_communicators(struct cf_worker *worker)
-{
-    struct cf_set other;
-    cf_set_create(worker, CF_INIT_RANK, &other);
-    struct cf_batch *batch[2] = {cf_some_calls(worker, &worker->world, 20), cf_some_calls(worker, &other, 20)};
-    for (int s = 0; s < 2; s++) {
-        cf_batch_load(batch[s], s + 1);
-    }
-    for (int i = 0; i < 20; i++) {
-        cf_batch_issue_one(batch[0], i, false, 1);
-        cf_batch_issue_one(batch[1], 19 - i, false, 2);
-    }
-    for (int s = 0; s < 2; s++) {
-        cf_batch_finish(batch[s], s + 1);
-    }
-    cf_set_end(worker, &other);
 }

@@ -46,7 +46,6 @@
     X("comm-finalize", comm_finalize, CF_ALWAYS, "calls under way when it is finalized")                               \
     X("stream-null", stream_null, CF_ALWAYS, "the legacy default stream")                                              \
     X("stream-per-thread", stream_per_thread, CF_ALWAYS, "the per-thread default stream")                              \
-    X("stream-several", stream_several, CF_ALWAYS, "calls of one communicator on all streams in turn")                 \
     X("stream-chain", stream_chain, CF_ALWAYS, "a result on one stream is the input on the next, by events")           \
     X("stream-group", stream_group, CF_ALWAYS, "one group over all streams")                                           \
     X("stream-mixed", stream_mixed, CF_ALWAYS, "allreduces and broadcasts in turn on two streams")                     \
@@ -56,16 +55,11 @@
     X("graph-others", graph_others, CF_ALWAYS, "a graph of broadcasts, and allreduces in turn on another stream")      \
     X("stream-nonblocking", stream_nonblocking, CF_ALWAYS, "the same of a non-blocking communicator")                  \
     X("stream-group-nonblocking", stream_group_nonblocking, CF_ALWAYS, "a group of two, on one stream")                \
-    X("stream-communicators", stream_communicators, CF_ALWAYS, "two communicators on two streams at once")             \
     X("graph-modes", graph_modes, CF_ALWAYS, "the three capture modes, calls alone and in a group")                    \
-    X("graph-replay", graph_replay, CF_ALWAYS, "many replays, the inputs changed between")                             \
-    X("graph-eager", graph_eager, CF_ALWAYS, "replays and eager calls in turn")                                        \
-    X("graph-two", graph_two, CF_ALWAYS, "two graphs in turn")                                                         \
     X("graph-branches", graph_branches, CF_ALWAYS, "a capture over two streams")                                       \
     X("graph-two-streams", graph_two_streams, CF_ALWAYS, "two graphs of a communicator, unordered on two streams")     \
     X("graph-first-use", graph_first_use, CF_APART, "the first call of a communicator is captured")                    \
     X("graph-unused", graph_unused, CF_APART, "captured, never launched")                                              \
-    X("graph-outlives", graph_outlives, CF_APART, "the communicator is destroyed before the graph")                    \
     X("graph-child", graph_child, CF_APART, "a captured graph as a node of another")                                   \
     X("graph-update", graph_update, CF_APART, "cuGraphExecUpdate with a second capture")                               \
     X("property", property, CF_ALWAYS, "random calls; each rank has its own alignment, place and stream")              \

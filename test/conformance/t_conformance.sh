@@ -42,9 +42,9 @@ conform "onehop, eight ranks, all types" h200x8 "$plugin" --ranks 8 --modes proc
 # NCCL makes every call, too, in orders of its own: a right result that is reported fails its communicator.
 export ONEHOP_VERIFY=1 ONEHOP_VERIFY_FATAL=1 SIMNODE_NCCL_RING=1
 conform "verified, processes" h200x4 "$plugin" --ranks 3 --modes processes --expect-served \
-    --cases sum,prod,min,max,avg,premul-host,premul-device,moved,counts,stream-several,stream-group,graph-modes
+    --cases sum,prod,min,max,avg,premul-host,premul-device,moved,counts,stream-chain,stream-group,graph-modes
 conform "verified, two ranks" h200x4 "$plugin" --ranks 2 --modes threads --expect-served \
-    --cases sum,prod,min,max,avg,premul-host,moved,graph-replay,group-together
+    --cases sum,prod,min,max,avg,premul-host,moved,graph-modes,group-together
 conform "verified, one thread with groups" h200x4 "$plugin" --ranks 4 --modes group --expect-served \
     --cases premul-host,moved,group,group-nested,group-simulate,group-error,graph-modes,stream-group
 unset ONEHOP_VERIFY ONEHOP_VERIFY_FATAL SIMNODE_NCCL_RING

@@ -83,7 +83,7 @@ step_sanitize() {
     fi
     sanitized memcheck memcheck env LD_PRELOAD="$library" LD_LIBRARY_PATH="$libraries" \
         "$build/test/conformance/onehop-conformance" --ranks 2 --modes threads --patience 20 --expect-served \
-        --cases sum,min,avg,alignment,group,group-together,graph-replay,largest-served
+        --cases sum,min,avg,alignment,group,group-together,graph-modes,largest-served
     sanitized racecheck racecheck "$build/test/gpu/virtual_ranks" -n 2,3,4 -c 30 -p 1
 }
 
