@@ -171,7 +171,7 @@ static bool has_ended_well(const struct cf_job *job, int process, int status)
         return true;
     }
     if (WIFSIGNALED(status)) {
-        printf("FAIL process %d ended by signal %d\n", process, WTERMSIG(status));
+        fprintf(job->log, "FAIL process %d ended by signal %d\n", process, WTERMSIG(status));
     }
     return false;
 }
@@ -180,6 +180,7 @@ bool cf_job_wait(struct cf_job *job, int seconds)
 {
     double limit = cf_now() + seconds;
     bool good = true, late = false;
+    job->log = job->log != NULL ? job->log : stdout;
     for (int left = job->processes; left > 0 && good && !late;) {
         int process, status;
         if (cf_job_ended(job, &process, &status)) {
@@ -191,7 +192,7 @@ bool cf_job_wait(struct cf_job *job, int seconds)
         }
     }
     if (late) {
-        printf("FAIL not finished after %d seconds\n", seconds);
+        fprintf(job->log, "FAIL not finished after %d seconds\n", seconds);
     } else if (!good) {
         usleep(LAST_WORDS_MICROSECONDS); /* the others may have something to say */
     }

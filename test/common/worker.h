@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include "test/common/api.h"
@@ -121,6 +122,7 @@ struct cf_job {
     /* Has that process ended as it should? NULL: by exit status 0. */
     bool (*ended_well)(const struct cf_job *job, int process, int status);
     const void *user; /* for these */
+    FILE *log;        /* of cf_job_wait; NULL: stdout */
 };
 
 /* The number of GPUs, looked at in a process of its own: a launcher opens no CUDA. */
@@ -132,7 +134,7 @@ void cf_job_start(struct cf_job *job);
 /* A process that has ended, and how; false: none since the last call. */
 bool cf_job_ended(struct cf_job *job, int *process_p, int *status_p);
 void cf_job_kill(struct cf_job *job);
-/* Waits for all processes. The first that fails, or the time limit, ends the others; false then, and it is printed. */
+/* Waits for all processes. The first that fails, or the time limit, ends the others; false then, and the log tells. */
 bool cf_job_wait(struct cf_job *job, int seconds);
 void cf_job_close(struct cf_job *job);
 

@@ -9,13 +9,9 @@
  */
 #include <dirent.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "test/programs/program.h"
-
-#define WATCH_MICROSECONDS 1000
-#define GRACE_MICROSECONDS 300000
 
 struct launch {
     const struct pg_options *options;
@@ -37,39 +33,6 @@ static void prepare(const struct cf_job *job, int process)
     if (launch->options->plugin != NULL && process != program->without) {
         setenv(program->by_plugin ? "NCCL_NET_PLUGIN" : "LD_PRELOAD", launch->options->plugin, 1);
     }
-}
-
-/* Waits for all processes; tells what is wrong. */
-static bool watch(struct cf_job *job, int seconds, FILE *log)
-{
-    const struct pg_board *board = (const struct pg_board *)job->board;
-    double limit = cf_now() + seconds;
-    bool good = true, late = false;
-    for (int left = job->processes; left > 0 && good && !late;) {
-        int process, status;
-        if (cf_job_ended(job, &process, &status)) {
-            good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-            left--;
-            if (WIFSIGNALED(status)) {
-                fprintf(log, "FAIL process %d ended by signal %d\n", process, WTERMSIG(status));
-            }
-            continue;
-        }
-        usleep(WATCH_MICROSECONDS);
-        late = cf_now() > limit;
-    }
-    if (late) {
-        fprintf(log, "FAIL not finished after %d s; ranks are in items", seconds);
-        for (int w = 0; w < cf_workers(&board->head.layout); w++) {
-            fprintf(log, " %d", atomic_load(&board->at[w]));
-        }
-        fputc('\n', log);
-    }
-    if (!good) {
-        usleep(GRACE_MICROSECONDS);
-    }
-    cf_job_kill(job);
-    return good && !late;
 }
 
 /* Removes the folder. Returns whether nothing was in it. */
@@ -97,7 +60,7 @@ bool pg_run(const struct pg_options *options, const struct pg_program *program, 
             double *seconds_p)
 {
     struct launch launch = {options, program, fileno(log), "/dev/shm/onehop-programs.XXXXXX"};
-    struct cf_job job = {.prepare = prepare, .user = &launch};
+    struct cf_job job = {.prepare = prepare, .user = &launch, .log = log};
     double start = cf_now();
     if (mkdtemp(launch.folder) == NULL) {
         return false;
@@ -111,7 +74,10 @@ bool pg_run(const struct pg_options *options, const struct pg_program *program, 
     board->plain = options->plain;
     board->active = *active;
     cf_job_start(&job);
-    bool good = watch(&job, options->seconds, log);
+    bool good = cf_job_wait(&job, options->seconds);
+    for (int w = 0; w < cf_workers(&program->layout) && !good; w++) {
+        fprintf(log, "rank %d is in item %d\n", w, atomic_load(&board->at[w]));
+    }
     cf_job_close(&job);
     good &= remove_folder(launch.folder, log) || !good;
     *seconds_p = cf_now() - start;
