@@ -14,7 +14,7 @@
 #define ALIGN 16
 #define GUARD 48 /* at least so many bytes around each buffer */
 #define EXPECTED_BYTES (64u << 10)
-/* NCCL's kernel for one rank; see cf_computed. */
+/* NCCL's kernel for one rank; see computed. */
 #define ALONE_FLAWED_SINCE 21901
 #define ALONE_MENDED_SINCE 22907
 #define ALONE_BLOCKS 32
@@ -69,11 +69,12 @@ bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, const 
 }
 
 /*
- * The kernel for one rank deals a message out to blocks in whole packs of 16 bytes. From 2.19.1 to 2.29.3
+ * How many elements of a call's result on member m's communicator NCCL computes: all, but where there is one rank. The
+ * kernel for one rank deals a message out to blocks in whole packs of 16 bytes. From 2.19.1 to 2.29.3
  * (src/device/onerank.cu) it rounds a block's share down before it rounds it up to packs: where the first gives whole
  * packs, the rest of the division is nobody's.
  */
-size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec)
+static size_t computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec)
 {
     int version = worker->nccl_version;
     size_t size = cf_types[spec->type].size, pack = ALIGN / size;
@@ -416,7 +417,7 @@ static void judge_item(struct cf_batch *batch, int i, int m)
                               /* NCCL multiplies by 1/n */
                               .in_order = batch->served || (worker->simulated && spec->op != CF_AVG)};
     const int nranks = batch->set->nranks[m], parts = spec->kind == ONEHOP_ALLGATHER ? nranks : 1;
-    const size_t count = cf_computed(worker, batch->set, m, spec) / (size_t)parts;
+    const size_t count = computed(worker, batch->set, m, spec) / (size_t)parts;
     const size_t index = spec->kind == ONEHOP_REDUCESCATTER ? (size_t)batch->set->rank[m] * spec->count : 0;
     for (int part = 0; part < parts; part++) {
         const size_t at = recv_at(batch, i, m) + (size_t)part * count * verdict.data.type->size;
@@ -476,7 +477,7 @@ static void judge_arena(struct cf_batch *batch, int m, bool launched, uint64_t *
     for (int i = 0; i < batch->items && launched; i++) {
         const struct cf_spec *spec = &batch->item[i].spec;
         /* What is not computed must be as it was. */
-        size_t count = cf_computed(batch->worker, batch->set, m, spec), bytes = count * cf_types[spec->type].size;
+        size_t count = computed(batch->worker, batch->set, m, spec), bytes = count * cf_types[spec->type].size;
         size_t at = recv_at(batch, i, m);
         if (is_judge(batch, spec, m)) {
             judge_item(batch, i, m);

@@ -93,11 +93,6 @@ void cf_batch_finish(struct cf_batch *batch, int stream);
 const unsigned char *cf_batch_result(const struct cf_batch *batch, int item, int member);
 /* NCCL gives ncclInvalidArgument for such a call on one of the worker's communicators of this set. */
 bool cf_refused(const struct cf_worker *worker, const struct cf_set *set, const struct cf_spec *spec);
-/*
- * How many elements of such a call's result on member m's communicator NCCL computes: all, but for a flaw where there
- * is one rank. The others stay as they were.
- */
-size_t cf_computed(const struct cf_worker *worker, const struct cf_set *set, int m, const struct cf_spec *spec);
 /* Makes each call of a batch of refused ones: refused, and nothing written. Frees the batch. */
 void cf_batch_expect_refusal(struct cf_batch *batch);
 

@@ -137,7 +137,7 @@ static void run_fp8(struct cf_worker *worker, const struct cf_set *set)
 
 /*
  * Where there is one rank, ops with a factor have a kernel of their own, and NCCL before 2.29.7 leaves the last
- * elements as they were in all of these messages but the third and fourth (cf_computed).
+ * elements as they were in all of these messages but the third and fourth (test/common/batch.c, computed).
  */
 static void run_factors(struct cf_worker *worker, const struct cf_set *set)
 {

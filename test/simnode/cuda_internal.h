@@ -135,7 +135,7 @@ struct simcuda_op {
             unsigned width; /* bytes of one element: 1 or 4 */
             size_t pitch;   /* from one element to the next */
             size_t count;
-            bool empties; /* simcuda_memory_can_empty */
+            bool empties; /* simcuda_memory_empty does it */
         } set;
         struct {
             CUhostFn run;
@@ -306,12 +306,8 @@ bool simcuda_reaches(CUcontext ctx, const void *address, size_t bytes);
 /* Frees what the context has, or has registered. */
 void simcuda_memory_reset(CUcontext ctx);
 
-/* Whether this sets all words of a staging memory to what empty ones hold, or all before them to 0; then does it. */
-bool simcuda_memory_can_empty(const void *address, uint32_t value, size_t bytes);
+/* Sets all words of a staging memory to what empty ones hold, or all before them to 0. */
 void simcuda_memory_empty(void *address, size_t bytes);
-
-/* The memory of that kind that holds the address; NULL: none. */
-struct simcuda_memory *simcuda_memory_find(enum simcuda_kind kind, const void *address);
 
 /* cuda_stream.c */
 

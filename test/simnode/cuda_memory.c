@@ -35,7 +35,8 @@ struct ipc_handle {
 
 _Static_assert(sizeof(struct ipc_handle) <= sizeof(CUipcMemHandle), "a handle must fit");
 
-struct simcuda_memory *simcuda_memory_find(enum simcuda_kind kind, const void *address)
+/* The memory of that kind that holds the address; NULL: none. */
+static struct simcuda_memory *find(enum simcuda_kind kind, const void *address)
 {
     for (struct simcuda_object *object = simcuda.objects[kind]; object; object = object->next) {
         struct simcuda_memory *memory = (struct simcuda_memory *)object;
@@ -51,7 +52,7 @@ static struct simcuda_memory *find_any(const void *address)
     static const enum simcuda_kind kinds[] = {SIMCUDA_DEVICE_MEMORY, SIMCUDA_HOST_MEMORY, SIMCUDA_IPC_MEMORY};
     struct simcuda_memory *memory = NULL;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !memory; i++) {
-        memory = simcuda_memory_find(kinds[i], address);
+        memory = find(kinds[i], address);
     }
     return memory;
 }
@@ -59,7 +60,7 @@ static struct simcuda_memory *find_any(const void *address)
 /* The memory of that kind that begins at the address; NULL: none. */
 static struct simcuda_memory *find_base(enum simcuda_kind kind, const void *base)
 {
-    struct simcuda_memory *memory = simcuda_memory_find(kind, base);
+    struct simcuda_memory *memory = find(kind, base);
     return memory && memory->base == base ? memory : NULL;
 }
 
@@ -125,9 +126,10 @@ static bool map_new(struct simcuda_memory *memory)
            mprotect(memory->base, memory->bytes, PROT_NONE) == 0;
 }
 
-bool simcuda_memory_can_empty(const void *address, uint32_t value, size_t bytes)
+/* Whether this is what simcuda_memory_empty does. */
+static bool can_empty(const void *address, uint32_t value, size_t bytes)
 {
-    const struct simcuda_memory *memory = simcuda_memory_find(SIMCUDA_DEVICE_MEMORY, address);
+    const struct simcuda_memory *memory = find(SIMCUDA_DEVICE_MEMORY, address);
     const size_t at = memory ? (size_t)((const char *)address - memory->base) : 0;
     return memory && is_staging(memory) &&
            ((value == 0 && at == 0 && bytes == OH_WORDS_OFFSET) ||
@@ -295,7 +297,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     (void)flags;
     SIMCUDA_TRY(simcuda_usable(&ctx));
     SIMCUDA_FAIL_IF(!address || bytes == 0, CUDA_ERROR_INVALID_VALUE);
-    SIMCUDA_FAIL_IF(simcuda_memory_find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    SIMCUDA_FAIL_IF(find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
     struct simcuda_memory *memory = simnode_new(sizeof *memory);
     memory->base = address;
     memory->bytes = bytes;
@@ -335,7 +337,7 @@ CUresult cuMemFreeHost(void *address)
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device_p, void *address, unsigned flags)
 {
     SIMCUDA_LOCK();
-    SIMCUDA_FAIL_IF(flags != 0 || !simcuda_memory_find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_INVALID_VALUE);
+    SIMCUDA_FAIL_IF(flags != 0 || !find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_INVALID_VALUE);
     *device_p = (CUdeviceptr)(uintptr_t)address;
     return CUDA_SUCCESS;
 }
@@ -345,7 +347,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle_p, CUdeviceptr address)
 {
     SIMCUDA_LOCK();
     struct ipc_handle handle = {0};
-    const struct simcuda_memory *memory = simcuda_memory_find(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
+    const struct simcuda_memory *memory = find(SIMCUDA_DEVICE_MEMORY, as_pointer(address));
     SIMCUDA_FAIL_IF(!memory, CUDA_ERROR_INVALID_VALUE);
     handle.nonce = memory->nonce;
     handle.bytes = memory->bytes;
@@ -537,7 +539,7 @@ static CUresult fill_pitched(CUstream handle, CUdeviceptr to, uint32_t value, un
     CUstream stream;
     struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, pitch, count, false}};
     size_t bytes = count > 0 ? (count - 1) * pitch + width : 0;
-    op.set.empties = width == 4 && pitch == 4 && simcuda_memory_can_empty(op.set.to, value, bytes);
+    op.set.empties = width == 4 && pitch == 4 && can_empty(op.set.to, value, bytes);
     SIMCUDA_TRY(simcuda_stream_find(handle, &stream));
     SIMCUDA_FAIL_IF(to % width != 0 || pitch % width != 0 || !known(as_pointer(to), bytes), CUDA_ERROR_INVALID_VALUE);
     return count > 0 ? simcuda_submit(stream, &op) : CUDA_SUCCESS;

@@ -33,7 +33,8 @@ static bool has_sum_kernel(const struct call *call)
            (call->type == ncclFloat32 || call->type == ncclFloat16 || call->type == ncclBfloat16);
 }
 
-bool moves_bytes(const struct call *call)
+/* Whether the kernel takes the type as bytes. */
+static bool moves_bytes(const struct call *call)
 {
     return call->algorithm == ALLGATHER || call->algorithm == BROADCAST;
 }

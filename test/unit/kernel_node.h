@@ -76,9 +76,6 @@ void stop_node(void);
  * with two hops has left. */
 bool is_emptied(unsigned rank);
 
-/* Returns whether the kernel takes the type as bytes. */
-bool moves_bytes(const struct call *call);
-
 /* Where a rank's buffers are, and how long. */
 char *sendbuff(const struct call *call, unsigned rank);
 char *recvbuff(const struct call *call, unsigned rank);
