@@ -106,26 +106,6 @@ void cf_case_graph_two_streams(struct cf_worker *worker)
     close_capture(worker, &capture[1]);
 }
 
-/* The same communicator on both streams of one capture: NCCL puts its calls in order. */
-void cf_case_graph_branches(struct cf_worker *worker)
-{
-    struct capture capture = {.batch = make_calls(worker, &worker->world, 10, true)};
-    cf_batch_load(capture.batch, 0);
-    cf_capture_begin(worker, 0, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, &capture.graph);
-    cf_join(worker, 0, 1);
-    for (int i = 0; i < capture.batch->items; i++) {
-        cf_batch_issue_one(capture.batch, i, false, i / 2 % 2);
-    }
-    cf_batch_count(capture.batch);
-    cf_join(worker, 1, 0);
-    cf_capture_end(worker, &capture.graph);
-    cf_graph_instantiate(worker, &capture.graph);
-    for (int r = 0; r < 3; r++) {
-        replay(worker, &capture);
-    }
-    close_capture(worker, &capture);
-}
-
 void cf_case_graph_first_use(struct cf_worker *worker)
 {
     struct cf_set set;

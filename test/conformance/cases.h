@@ -56,7 +56,6 @@
     X("stream-nonblocking", stream_nonblocking, CF_ALWAYS, "the same of a non-blocking communicator")                  \
     X("stream-group-nonblocking", stream_group_nonblocking, CF_ALWAYS, "a group of two, on one stream")                \
     X("graph-modes", graph_modes, CF_ALWAYS, "the three capture modes, calls alone and in a group")                    \
-    X("graph-branches", graph_branches, CF_ALWAYS, "a capture over two streams")                                       \
     X("graph-two-streams", graph_two_streams, CF_ALWAYS, "two graphs of a communicator, unordered on two streams")     \
     X("graph-first-use", graph_first_use, CF_APART, "the first call of a communicator is captured")                    \
     X("graph-unused", graph_unused, CF_APART, "captured, never launched")                                              \
