@@ -179,45 +179,53 @@ static void warm_up(const struct rank *self, ncclComm_t comm)
 
 /* --- the cases ---------------------------------------------------------------------------------------------------- */
 
-struct board {
-    ncclUniqueId id, other;
-    _Atomic int ready;
-};
-
 #define JOBS 2
 #define JOB_RANKS 3
 
-struct jobs {
-    struct {
-        ncclUniqueId id, grown;
-        _Atomic int ready;
-    } of[JOBS];
-    _Atomic int met, done;
+/* What processes share. */
+struct board {
+    ncclUniqueId id[JOBS][2];
+    _Atomic int has_ids[JOBS], met, done;
 };
+
+static void wait_for(_Atomic int *counter, int number)
+{
+    while (*counter < number) {
+        usleep(1000);
+    }
+}
+
+/* Returns when so many processes have come here. */
+static void meet(_Atomic int *counter, int number)
+{
+    ++*counter;
+    wait_for(counter, number);
+}
+
+/* The ids of a job, from its process 0. */
+static void share_ids(struct board *board, int job, int process)
+{
+    for (int i = 0; i < 2 && process == 0; i++) {
+        MUST(ncclGetUniqueId(&board->id[job][i]) == ncclSuccess);
+    }
+    board->has_ids[job] += process == 0;
+    wait_for(&board->has_ids[job], 1);
+    memcpy(ids, board->id[job], sizeof board->id[job]);
+}
 
 static int replay(struct board *board, int rank)
 {
     const struct rank self = begin(rank);
-    ncclComm_t comm;
     CUgraph graph;
     CUgraphExec executable;
-    if (rank == 0) {
-        MUST(ncclGetUniqueId(&board->id) == ncclSuccess);
-        board->ready++;
-    }
-    while (board->ready == 0) {
-        usleep(1000);
-    }
-    MUST(ncclCommInitRank(&comm, 2, board->id, rank) == ncclSuccess);
+    share_ids(board, 0, rank);
+    ncclComm_t comm = make(0, 2, rank, true);
     void *from = filled(&self, 1), *to = filled(&self, 0);
     MUST(cuStreamBeginCapture(self.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
     MUST(cuStreamEndCapture(self.stream, &graph) == CUDA_SUCCESS);
     MUST(cuGraphInstantiateWithFlags(&executable, graph, 0) == CUDA_SUCCESS);
-    board->ready++;
-    while (board->ready < 3) {
-        usleep(1000);
-    }
+    meet(&board->met, 2);
     usleep(rank * LATE_US);
     MUST(cuGraphLaunch(executable, self.stream) == CUDA_SUCCESS);
     MUST(cuGraphExecDestroy(executable) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
@@ -237,25 +245,14 @@ static void suspend_and_resume(ncclComm_t comm)
 
 static int behind(struct board *board, int rank)
 {
-    ncclComm_t comm, second;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
     setenv("SIMNODE_NCCL_BACKGROUND", rank == 0 ? "1" : "0", 1);
     const struct rank self = begin(rank);
-    if (rank == 0) {
-        MUST(ncclGetUniqueId(&board->id) == ncclSuccess && ncclGetUniqueId(&board->other) == ncclSuccess);
-        board->ready++;
-    }
-    while (board->ready == 0) {
-        usleep(1000);
-    }
-    ncclResult_t made = ncclCommInitRankConfig(&comm, 2, board->id, rank, &config);
-    await(comm, made);
+    share_ids(board, 0, rank);
+    ncclComm_t comm = make(0, 2, rank, false);
     if (rank == 1 && !suspends) {
         setenv("ONEHOP_COMMS", "size=^2", 1); /* of the second alone */
     }
-    made = ncclCommInitRankConfig(&second, 2, board->other, rank, &config);
-    await(second, made);
+    ncclComm_t second = make(1, 2, rank, false);
     suspend_and_resume(suspends ? second : NULL);
     void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
     for (int i = 0; i <= FIRST_CALLS; i++) {
@@ -274,10 +271,7 @@ static int behind(struct board *board, int rank)
         await(second, state_of(second));
         MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2) && is_filled(other, SMALL, 2));
     }
-    board->ready++;
-    while (board->ready < 3) {
-        usleep(1000);
-    }
+    meet(&board->met, 2);
     MUST(ncclCommDestroy(second) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
     return 0;
 }
@@ -285,25 +279,12 @@ static int behind(struct board *board, int rank)
 static int pending(struct board *board, int rank)
 {
     const struct rank self = begin(rank);
-    ncclComm_t comm;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
-    if (rank == 0) {
-        MUST(ncclGetUniqueId(&board->id) == ncclSuccess);
-        board->ready++;
-    }
-    while (board->ready == 0) {
-        usleep(1000);
-    }
-    const ncclResult_t made = ncclCommInitRankConfig(&comm, 2, board->id, rank, &config);
-    await(comm, made);
+    share_ids(board, 0, rank);
+    ncclComm_t comm = make(0, 2, rank, false);
     void *from = filled(&self, 1), *to = filled(&self, 0);
     for (int i = 0; i <= FIRST_CALLS; i++) {
         if (i == FIRST_CALLS) { /* all ranks are through with the others */
-            board->ready++;
-            while (board->ready < 3) {
-                usleep(1000);
-            }
+            meet(&board->met, 2);
             usleep(rank * LATE_US);
         }
         await(comm, sum(&self, comm, from, to, SMALL));
@@ -327,25 +308,16 @@ static int end_in_group(struct board *board, int process, bool finalizes)
         from[i] = filled(&self[i], 1);
         to[i] = filled(&self[i], 0);
     }
-    if (process == 0) {
-        MUST(ncclGetUniqueId(&board->id) == ncclSuccess);
-        board->ready++;
-    }
-    while (board->ready == 0) {
-        usleep(1000);
-    }
+    share_ids(board, 0, process);
     MUST(ncclGroupStart() == ncclSuccess);
     for (int i = 0; i < 2; i++) {
         MUST(cuCtxSetCurrent(context[i]) == CUDA_SUCCESS);
-        MUST(ncclCommInitRank(&comm[i], 4, board->id, self[i].rank) == ncclSuccess);
+        MUST(ncclCommInitRank(&comm[i], 4, ids[0], self[i].rank) == ncclSuccess);
     }
     MUST(ncclGroupEnd() == ncclSuccess);
     for (int call = 0; call < 4; call++) {
         if (call == 3) { /* all ranks are through with the others */
-            board->ready++;
-            while (board->ready < 3) {
-                usleep(1000);
-            }
+            meet(&board->met, 2);
             usleep(process * LATE_US);
         }
         MUST(ncclGroupStart() == ncclSuccess);
@@ -371,26 +343,17 @@ static int end_in_group(struct board *board, int process, bool finalizes)
 typedef ncclResult_t (*grow_fn)(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *);
 
 /* Rank 1 alone has onehop. Ranks 0 and 1 grow to three, and are split from these. */
-static int stranger(struct jobs *jobs, int job, int rank)
+static int stranger(struct board *board, int process)
 {
+    const int job = process / JOB_RANKS, rank = process % JOB_RANKS;
     const grow_fn grow = (grow_fn)dlsym(RTLD_DEFAULT, "ncclCommGrow");
     ncclComm_t two = NULL, three = NULL, split = NULL;
     setenv("ONEHOP_DISABLE", rank == 1 ? "0" : "1", 1);
-    const struct rank self = begin(JOB_RANKS * job + rank);
-    if (rank == 0) {
-        MUST(ncclGetUniqueId(&jobs->of[job].id) == ncclSuccess && ncclGetUniqueId(&jobs->of[job].grown) == ncclSuccess);
-        jobs->of[job].ready++;
-    }
-    while (jobs->of[job].ready == 0) {
-        usleep(1000);
-    }
-    MUST(rank == 2 || ncclCommInitRank(&two, 2, jobs->of[job].id, rank) == ncclSuccess);
-    MUST(grow(two, JOB_RANKS, rank == 1 ? NULL : &jobs->of[job].grown, rank == 2 ? 2 : -1, &three, NULL) ==
-         ncclSuccess);
-    jobs->met++;
-    while (jobs->met < JOBS * JOB_RANKS) {
-        usleep(1000);
-    }
+    const struct rank self = begin(process);
+    share_ids(board, job, rank);
+    MUST(rank == 2 || ncclCommInitRank(&two, 2, ids[0], rank) == ncclSuccess);
+    MUST(grow(two, JOB_RANKS, rank == 1 ? NULL : &ids[1], rank == 2 ? 2 : -1, &three, NULL) == ncclSuccess);
+    meet(&board->met, JOBS * JOB_RANKS);
     usleep(rank == 1 ? 0 : LATE_US);
     MUST(ncclCommSplit(three, rank == 2 ? NCCL_SPLIT_NOCOLOR : 0, rank == 0 ? job : 1 - job, &split, NULL) ==
          ncclSuccess);
@@ -399,33 +362,8 @@ static int stranger(struct jobs *jobs, int job, int rank)
         MUST(sum(&self, split, from, to, SMALL) == ncclSuccess);
         MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, (float)(3 + 20 * job)));
     }
-    jobs->done++;
-    while (jobs->done < JOBS * JOB_RANKS) {
-        usleep(1000);
-    }
+    meet(&board->done, JOBS * JOB_RANKS);
     return 0;
-}
-
-static int run_jobs(void)
-{
-    struct jobs *jobs = mmap(NULL, sizeof *jobs, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int failed = jobs == MAP_FAILED, status;
-    pid_t pid[JOBS * JOB_RANKS];
-    for (int i = 0; i < JOBS * JOB_RANKS && !failed; i++) {
-        pid[i] = fork();
-        if (pid[i] == 0) {
-            exit(stranger(jobs, i / JOB_RANKS, i % JOB_RANKS));
-        }
-    }
-    for (int i = 0; i < JOBS * JOB_RANKS; i++) {
-        if (wait(&status) < 0 || status != 0) {
-            for (int other = 0; other < JOBS * JOB_RANKS && !failed; other++) {
-                kill(pid[other], SIGKILL);
-            }
-            failed = 1;
-        }
-    }
-    return failed;
 }
 
 static int destroy(struct board *board, int process)
@@ -438,17 +376,25 @@ static int finalize(struct board *board, int process)
     return end_in_group(board, process, true);
 }
 
-static int run_processes(int (*run)(struct board *board, int process))
+/* The first process that fails ends the others. */
+static int run_processes(int count, int (*run)(struct board *board, int process))
 {
     struct board *board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int failed = board == MAP_FAILED, status;
-    for (int rank = 0; rank < 2 && !failed; rank++) {
-        if (fork() == 0) {
-            exit(run(board, rank));
+    pid_t pid[JOBS * JOB_RANKS];
+    for (int i = 0; i < count && !failed; i++) {
+        pid[i] = fork();
+        if (pid[i] == 0) {
+            exit(run(board, i));
         }
     }
-    for (int rank = 0; rank < 2; rank++) {
-        failed |= wait(&status) < 0 || status != 0;
+    for (int i = 0; i < count; i++) {
+        if (wait(&status) < 0 || status != 0) {
+            for (int other = 0; other < count && !failed; other++) {
+                kill(pid[other], SIGKILL);
+            }
+            failed = 1;
+        }
     }
     return failed;
 }
@@ -1022,35 +968,37 @@ static int run_threads(int count, void *(*run)(void *))
 
 static const struct {
     const char *name;
-    int (*process)(struct board *board, int process); /* NULL: ranks are threads, or (stranger) jobs */
-    int ranks;
+    int count;                                        /* of processes, or of ranks that are threads */
+    int (*process)(struct board *board, int process); /* NULL: threads */
     void *(*thread)(void *rank);
-} cases[] = {{.name = "replay", .process = replay},
-             {.name = "pending", .process = pending},
-             {.name = "destroy", .process = destroy},
-             {.name = "finalize", .process = finalize},
-             {.name = "behind", .process = behind},
-             {.name = "fallback", .process = behind},
-             {"differ", NULL, 2, differ},
-             {"reject", NULL, 2, reject},
-             {"shared", NULL, 3, shared},
-             {"unknown", NULL, 3, shared},
-             {"late", NULL, 3, late},
-             {"send", NULL, 3, pass},
-             {"abort", NULL, 2, abort_waiting},
-             {"abandon", NULL, 2, abandon},
-             {"moved", NULL, 1, moved},
-             {"stale", NULL, 2, stale},
-             {"partner", NULL, 2, partner},
-             {"watched", NULL, 2, watched},
-             {"suspend", NULL, 2, abort_in_suspend},
-             {"revoke", NULL, 2, abort_in_revoke},
-             {"root", NULL, 2, root},
-             {"group", NULL, 2, abort_in_group},
-             {"beside", NULL, 2, beside},
-             {"refuse", NULL, 2, refuse},
-             {"shrink", NULL, 3, shrink},
-             {.name = "stranger"}};
+} cases[] = {
+    {"replay", 2, replay, NULL},
+    {"pending", 2, pending, NULL},
+    {"destroy", 2, destroy, NULL},
+    {"finalize", 2, finalize, NULL},
+    {"behind", 2, behind, NULL},
+    {"fallback", 2, behind, NULL},
+    {"stranger", (JOBS * JOB_RANKS), stranger, NULL},
+    {"differ", 2, NULL, differ},
+    {"reject", 2, NULL, reject},
+    {"shared", 3, NULL, shared},
+    {"unknown", 3, NULL, shared},
+    {"late", 3, NULL, late},
+    {"send", 3, NULL, pass},
+    {"abort", 2, NULL, abort_waiting},
+    {"abandon", 2, NULL, abandon},
+    {"moved", 1, NULL, moved},
+    {"stale", 2, NULL, stale},
+    {"partner", 2, NULL, partner},
+    {"watched", 2, NULL, watched},
+    {"suspend", 2, NULL, abort_in_suspend},
+    {"revoke", 2, NULL, abort_in_revoke},
+    {"root", 2, NULL, root},
+    {"group", 2, NULL, abort_in_group},
+    {"beside", 2, NULL, beside},
+    {"refuse", 2, NULL, refuse},
+    {"shrink", 3, NULL, shrink},
+};
 
 int main(int argc, char **argv)
 {
@@ -1058,9 +1006,8 @@ int main(int argc, char **argv)
     suspends = strcmp(name, "unknown") == 0 || strcmp(name, "behind") == 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (strcmp(name, cases[i].name) == 0) {
-            return cases[i].process  ? run_processes(cases[i].process)
-                   : cases[i].thread ? run_threads(cases[i].ranks, cases[i].thread)
-                                     : run_jobs();
+            return cases[i].process ? run_processes(cases[i].count, cases[i].process)
+                                    : run_threads(cases[i].count, cases[i].thread);
         }
     }
     return 2;
