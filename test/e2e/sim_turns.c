@@ -20,6 +20,7 @@
  *              launches the send, the third rank, which it does not need, ends the communicator
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *   abandon    the same with a call that NCCL executes
+ *   cut        a thread waits in ncclGroupEnd until NCCL launches a call, and another aborts: onehop loses no call
  *   suspend    the same in ncclCommSuspend
  *   revoke     a thread waits in ncclCommRevoke for a graph with calls that NCCL executes, and another aborts
  *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
@@ -27,7 +28,7 @@
  *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
  *   fallback   as behind; one rank leaves the first communicator out (ONEHOP_COMMS), so that it falls back in the group
  *   group      a thread waits in ncclGroupEnd for the first call of the other rank, and another aborts; or one revokes
- *   beside     the same with a call of another communicator in the group, which is right when it is made again
+ *   beside     the same with calls of another communicator in the group, which the other rank may have executed
  *   refuse     a group of a first call, and of a call on a communicator that is revoked
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
@@ -770,9 +771,8 @@ static void *beside(void *argument)
     }
     pthread_barrier_wait(&barrier);
     usleep(TELL_US);
-    MUST(state_of(other) == ncclSuccess && sum(&self, other, from, result, SMALL) == ncclSuccess);
-    MUST(ends_within(&self, MOST_US) && is_filled(result, SMALL, 2));
-    MUST(ncclCommDestroy(other) == ncclSuccess && (self.rank == 0 || ncclCommAbort(comm) == ncclSuccess));
+    MUST(state_of(other) != ncclSuccess && sum(&self, other, from, result, SMALL) != ncclSuccess);
+    MUST(ncclCommAbort(other) == ncclSuccess && (self.rank == 0 || ncclCommAbort(comm) == ncclSuccess));
     return NULL;
 }
 
@@ -950,6 +950,36 @@ static void *watched(void *argument)
     return NULL;
 }
 
+/* A group of a call that NCCL launches late and a call that onehop executes. Rank 0 aborts the first meanwhile. */
+static void *abort_beside(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t first = make(0, 2, self.rank, false), second = make(1, 2, self.rank, false);
+    void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+    pthread_t aborting;
+    warm_up(&self, first);
+    warm_up(&self, second);
+    MUST(ncclGroupStart() == ncclSuccess);
+    ncclReduce(from, to, SMALL, ncclFloat32, ncclSum, 0, first, (cudaStream_t)self.stream);
+    sum(&self, second, from, other, SMALL);
+    MUST(self.rank != 0 || pthread_create(&aborting, NULL, abort_late, first) == 0);
+    ncclResult_t result = ncclGroupEnd();
+    while (result == ncclInProgress) {
+        usleep(100);
+        result = state_of(second);
+    }
+    if (self.rank == 0) {
+        pthread_join(aborting, NULL);
+    }
+    pthread_barrier_wait(&barrier);
+    MUST(self.rank == 0 || ncclCommAbort(first) == ncclSuccess);
+    MUST(result != ncclSuccess || state_of(second) != ncclSuccess ||
+         (ends_within(&self, MOST_US) && is_filled(other, SMALL, 2)));
+    pthread_barrier_wait(&barrier);
+    MUST(ncclCommAbort(second) == ncclSuccess);
+    return NULL;
+}
+
 static int run_threads(int count, void *(*run)(void *))
 {
     pthread_t thread[3];
@@ -985,6 +1015,7 @@ static const struct {
     {"unknown", 3, NULL, shared},
     {"late", 3, NULL, late},
     {"send", 3, NULL, pass},
+    {"cut", 2, NULL, abort_beside},
     {"abort", 2, NULL, abort_waiting},
     {"abandon", 2, NULL, abandon},
     {"moved", 1, NULL, moved},

@@ -42,7 +42,6 @@ struct stream_use {
 struct group {
     int depth;
     ncclResult_t error;    /* of the first call that onehop or NCCL has refused: nothing of the group runs */
-    bool is_aborted;       /* that error is another thread's doing, which has aborted a communicator */
     struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels */
     size_t call_count, call_room;
     size_t served_count;         /* calls that onehop executes */
@@ -562,8 +561,9 @@ static ncclResult_t await_nccl(const struct oh_nccl *nccl)
             usleep(20);
         }
         if (state != ncclSuccess) {
-            const ncclResult_t failure = refuse_group(comm);
-            return failure == ncclSuccess ? state : failure;
+            const ncclResult_t failure = refuse_group(comm),
+                               ended = state == ncclInProgress ? ncclInternalError : state;
+            return failure == ncclSuccess ? ended : failure; /* in progress: another thread has aborted it */
         }
     }
     return await_other(nccl);
@@ -585,7 +585,7 @@ static void fail_communicators(ncclResult_t res)
 /* A failure that the program has not caused may be this rank's alone: the other ranks have launched the group. */
 static void end_communicators(ncclResult_t res)
 {
-    if (res != ncclSuccess && res != ncclInProgress && !oh_nccl_is_rejected(res) && !group.is_aborted) {
+    if (res != ncclSuccess && res != ncclInProgress && !oh_nccl_is_rejected(res)) {
         fail_communicators(res);
     }
 }
@@ -697,7 +697,6 @@ static void decide(struct oh_call *call, bool is_estimate)
         /* By another thread meanwhile. NCCL, which may have freed it, returns this error from a call that waits. */
         call->route = OH_ROUTE_NONE;
         if (call->kind != OH_CALL_OP_DESTROY) {
-            group.is_aborted |= group.error == ncclSuccess;
             fail_group(call, ncclInternalError);
         }
     } else if (call->kind == OH_CALL_OP_DESTROY) {
