@@ -57,8 +57,8 @@ struct oh_comm_identity {
 };
 
 /*
- * Around a function of NCCL that may block, where the caller uses the communicator after it: another thread may abort
- * the communicator meanwhile, and it must not be freed under this one. Any thread.
+ * Around what may block, where the caller uses the communicator after it: another thread may abort the communicator
+ * meanwhile, and it must not be freed under this one. Any thread.
  */
 void oh_comm_retain(struct oh_comm *comm);
 void oh_comm_release(struct oh_comm *comm);
@@ -159,8 +159,7 @@ ncclResult_t oh_comm_op_add(struct oh_comm *comm, ncclRedOp_t handle, ncclDataTy
 /*
  * Before NCCL finalizes the communicator: has a blocking communicator wait until its kernels have ended, at once or at
  * the end of the group, as NCCL does for its own. oh_comm_destroy does so for each communicator that is not finalized.
- * Returns ncclInternalError if another thread has aborted it meanwhile: NCCL must not see it any more. After
- * ncclSuccess the caller calls oh_comm_finalize: until then an abort by another thread does not free the communicator.
+ * Returns ncclInternalError if another thread has aborted it meanwhile: NCCL must not see it any more.
  */
 ncclResult_t oh_comm_await(struct oh_comm *comm);
 

@@ -167,8 +167,7 @@ struct oh_health {
 
 /* attach/reclaim.c */
 struct oh_reclaim {
-    atomic_uint users;   /* threads between oh_comm_begin_use and oh_comm_end_use */
-    atomic_uint holders; /* threads between oh_comm_retain and oh_comm_release */
+    atomic_uint users; /* uses between oh_comm_retain and oh_comm_release */
     bool peers_closed;
     unsigned failures; /* of the driver, while memory was freed */
     struct oh_job job;
@@ -283,14 +282,6 @@ static inline ncclResult_t oh_comm_error(const struct oh_comm *comm)
 }
 
 /* --- core: state.c, registry.c, redop.c --------------------------------------------------------------------------- */
-
-/*
- * Around what may block, or uses the communicator after it has blocked: another thread may abort the communicator
- * meanwhile, and it must not be freed under this one. Plain stores: one thread uses a communicator at a time, and
- * the thread that frees (reclaim.c) polls much later than a store takes to be visible.
- */
-void oh_comm_begin_use(struct oh_comm *comm);
-void oh_comm_end_use(struct oh_comm *comm);
 
 /* Frees what oh_comm_shrinks keeps; with the communicator. */
 void oh_comm_shrinks_free(struct oh_comm *comm);

@@ -197,9 +197,17 @@ OH_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
     struct oh_comm *ours;
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    OH_TRY(ours ? oh_comm_await(ours) : ncclSuccess);
-    const ncclResult_t res = OH_NCCL(nccl, CommFinalize(comm));
-    return first_failure(res, ours ? oh_comm_finalize(ours, res) : ncclSuccess);
+    if (!ours) {
+        return OH_NCCL(nccl, CommFinalize(comm));
+    }
+    oh_comm_retain(ours);
+    ncclResult_t res = oh_comm_await(ours);
+    if (res == ncclSuccess) {
+        res = OH_NCCL(nccl, CommFinalize(comm));
+        res = first_failure(res, oh_comm_finalize(ours, res));
+    }
+    oh_comm_release(ours);
+    return res;
 }
 
 OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)

@@ -5,6 +5,7 @@
  * Its segment's file shows whether it is freed.
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "test/tap.h"
 
 #define PASSES 20 /* of the background thread, at most 100 ms each */
+#define USES 1000000
 
 static char folder[] = "/dev/shm/onehop-test.XXXXXX";
 
@@ -28,25 +30,39 @@ static int count_files(void)
     return count - 2; /* . and .. */
 }
 
+/* As a thread that notes for a communicator of another thread that NCCL has launched its call (order.c). */
+static void *use(void *comm)
+{
+    for (int i = 0; i < USES; i++) {
+        oh_comm_retain(comm);
+        oh_comm_release(comm);
+    }
+    return NULL;
+}
+
 static void test_use(void)
 {
+    pthread_t other;
     ncclComm_t nccl = NULL;
     const struct oh_key key = oh_key_random();
     struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
     tap_ok(comm && count_files() == 1, "a communicator has a segment");
-    oh_comm_begin_use(comm);
-    oh_comm_begin_use(comm); /* as in a group */
+    tap_ok(pthread_create(&other, NULL, use, comm) == 0, "another thread uses it, too");
+    use(comm);
+    pthread_join(other, NULL);
+    oh_comm_retain(comm);
+    oh_comm_retain(comm); /* as in a group */
     oh_comm_free(comm);
     for (int i = 0; i < 3; i++) {
         oh_comms_reclaim();
         usleep(100000);
     }
     tap_ok(count_files() == 1, "it stays while it is used");
-    oh_comm_end_use(comm);
+    oh_comm_release(comm);
     oh_comms_reclaim();
     usleep(100000);
     tap_ok(count_files() == 1, "... up to the last use");
-    oh_comm_end_use(comm);
+    oh_comm_release(comm);
     for (int i = 0; i < PASSES && count_files() > 0; i++) {
         oh_comms_reclaim();
         usleep(100000);

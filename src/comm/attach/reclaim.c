@@ -39,11 +39,9 @@ static void add_to_retired(struct oh_comm *comm)
     oh_bgthread_add(&worker, &comm->reclaim.job);
 }
 
-/* acquire: pairs with oh_comm_end_use and oh_comm_release. */
 static bool is_used(const struct oh_comm *comm)
 {
-    return atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0 ||
-           atomic_load_explicit(&comm->reclaim.holders, memory_order_acquire) > 0;
+    return atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0; /* pairs with oh_comm_release */
 }
 
 /* No kernel runs or can start, by a graph or by a call under way, and the monitor does not use it any more. */

@@ -43,7 +43,7 @@ static bool await_kernels(struct oh_comm *comm, CUresult (*query)(const struct o
     CUresult result;
     unsigned failures = 0;
     const bool was_aborted = oh_comm_is_aborted(comm); /* or revoked: NCCL still has it */
-    oh_comm_begin_use(comm);
+    oh_comm_retain(comm);
     while (may_await_kernels(comm) && (result = query(comm)) != CUDA_SUCCESS) {
         failures += result != CUDA_ERROR_NOT_READY;
         if (failures >= QUERY_TRIES) {
@@ -52,7 +52,7 @@ static bool await_kernels(struct oh_comm *comm, CUresult (*query)(const struct o
         usleep(QUERY_US);
     }
     const bool is_there = was_aborted || !oh_comm_is_aborted(comm);
-    oh_comm_end_use(comm);
+    oh_comm_release(comm);
     return is_there;
 }
 
@@ -82,12 +82,7 @@ static bool await_end(struct oh_comm *comm)
 ncclResult_t oh_comm_await(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    oh_comm_begin_use(comm);
-    if (comm->id.config.blocking && !await_end(comm)) {
-        oh_comm_end_use(comm);
-        return ncclInternalError;
-    }
-    return ncclSuccess;
+    return comm->id.config.blocking && !await_end(comm) ? ncclInternalError : ncclSuccess;
 }
 
 static ncclResult_t finalize(struct oh_comm *comm)
@@ -101,9 +96,7 @@ static ncclResult_t finalize(struct oh_comm *comm)
 ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
 {
     OH_KEEP_ERRNO();
-    const ncclResult_t failure = oh_nccl_is_rejected(res) ? ncclSuccess : finalize(comm);
-    oh_comm_end_use(comm);
-    return failure;
+    return oh_nccl_is_rejected(res) ? ncclSuccess : finalize(comm);
 }
 
 void oh_comm_forget(struct oh_comm *comm)

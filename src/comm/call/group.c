@@ -440,7 +440,7 @@ void oh_group_add_end(struct oh_comm *comm)
 {
     const size_t size = sizeof(struct oh_comm *); /* NOLINT(bugprone-sizeof-expression): pointers are kept */
     if (append((void **)&group.ends, &group.end_count, &group.end_room, &comm, size) == ncclSuccess) {
-        oh_comm_begin_use(comm);
+        oh_comm_retain(comm);
     }
 }
 
@@ -479,7 +479,7 @@ static void keep_served(void)
         if (group.calls[i].route == OH_ROUTE_ONEHOP) {
             group.calls[kept++] = group.calls[i];
         } else {
-            oh_comm_end_use(group.calls[i].comm);
+            oh_comm_release(group.calls[i].comm);
         }
     }
     group.call_count = kept;
@@ -776,7 +776,7 @@ static void await_ends(ncclResult_t res)
                oh_order_query_end(comm) == CUDA_ERROR_NOT_READY) {
             usleep(50);
         }
-        oh_comm_end_use(comm);
+        oh_comm_release(comm);
     }
 }
 
@@ -787,13 +787,13 @@ void oh_group_decide(bool is_estimate)
         return;
     }
     for (size_t i = 0; i < group.call_count; i++) { /* another thread may abort them while this one blocks */
-        oh_comm_begin_use(group.calls[i].comm);
+        oh_comm_retain(group.calls[i].comm);
     }
     if (group.keeps) {
         decide_kept(is_estimate);
     }
     for (size_t i = 0; i < group.use_count; i++) {
-        oh_comm_begin_use(group.use[i].comm);
+        oh_comm_retain(group.use[i].comm);
     }
     if (!is_estimate) {
         check_departed();
@@ -817,10 +817,10 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
         end_communicators(res);
     }
     for (size_t i = 0; i < group.use_count; i++) {
-        oh_comm_end_use(group.use[i].comm);
+        oh_comm_release(group.use[i].comm);
     }
     for (size_t i = 0; i < group.call_count; i++) {
-        oh_comm_end_use(group.calls[i].comm);
+        oh_comm_release(group.calls[i].comm);
     }
     await_ends(res);
     free_configs();

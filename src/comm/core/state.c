@@ -36,32 +36,15 @@ bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state)
     return false;
 }
 
-/* release: the work is done before the count. Pairs with the acquire loads in reclaim.c, which frees at zero. */
-static void count_use(struct oh_comm *comm, int change)
-{
-    const unsigned before = atomic_load_explicit(&comm->reclaim.users, memory_order_relaxed);
-    atomic_store_explicit(&comm->reclaim.users, before + (unsigned)change, memory_order_release);
-}
-
 void oh_comm_retain(struct oh_comm *comm)
 {
-    atomic_fetch_add_explicit(&comm->reclaim.holders, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->reclaim.users, 1, memory_order_relaxed);
 }
 
-/* release: as in count_use */
 void oh_comm_release(struct oh_comm *comm)
 {
-    atomic_fetch_sub_explicit(&comm->reclaim.holders, 1, memory_order_release);
-}
-
-void oh_comm_begin_use(struct oh_comm *comm)
-{
-    count_use(comm, 1);
-}
-
-void oh_comm_end_use(struct oh_comm *comm)
-{
-    count_use(comm, -1);
+    /* release: the work is done before the count. Pairs with the acquire load in reclaim.c, which frees at zero. */
+    atomic_fetch_sub_explicit(&comm->reclaim.users, 1, memory_order_release);
 }
 
 struct oh_shrinks {

@@ -446,7 +446,7 @@ static void find_partner(struct oh_comm *comm, void *user)
     const unsigned launch = oh_order_launch(comm);
     if (is_under_way(launch) && launch_in(launch, LAUNCH_GOING_ON) == partners->launch &&
         partners->count < MOST_PARTNERS) {
-        oh_comm_begin_use(comm);
+        oh_comm_retain(comm);
         partners->comm[partners->count++] = comm;
     }
 }
@@ -466,6 +466,6 @@ void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch)
     }
     for (unsigned i = 0; i < partners.count; i++) {
         note_launched(partners.comm[i], partners.launch);
-        oh_comm_end_use(partners.comm[i]);
+        oh_comm_release(partners.comm[i]);
     }
 }
