@@ -28,7 +28,8 @@
  *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
  *   fallback   as behind; one rank leaves the first communicator out (ONEHOP_COMMS), so that it falls back in the group
  *   group      a thread waits in ncclGroupEnd for the first call of the other rank, and another aborts; or one revokes
- *   beside     the same with calls of another communicator in the group, which the other rank may have executed
+ *   between    the same before ncclGroupEnd, behind a call that onehop executes
+ *   beside     as group with calls of another communicator in the group, which the other rank may have executed
  *   refuse     a group of a first call, and of a call on a communicator that is revoked
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
@@ -753,6 +754,24 @@ static void *abort_in_group(void *argument)
     return NULL;
 }
 
+/* NCCL has nothing of the group. Freed memory is taken before its end. */
+static void *abort_between(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    pthread_t aborts;
+    warm_up(&self, comm);
+    if (self.rank == 0) {
+        MUST(ncclGroupStart() == ncclSuccess && sum(&self, comm, from, to, SMALL) == ncclSuccess);
+    }
+    MUST(pthread_create(&aborts, NULL, abort_late, comm) == 0 && pthread_join(aborts, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    usleep(TELL_US);
+    MUST(self.rank == 1 || ncclGroupEnd() == ncclInternalError);
+    return NULL;
+}
+
 static void *beside(void *argument)
 {
     const struct rank self = begin((int)(intptr_t)argument);
@@ -1026,6 +1045,7 @@ static const struct {
     {"revoke", 2, NULL, abort_in_revoke},
     {"root", 2, NULL, root},
     {"group", 2, NULL, abort_in_group},
+    {"between", 2, NULL, abort_between},
     {"beside", 2, NULL, beside},
     {"refuse", 2, NULL, refuse},
     {"shrink", 3, NULL, shrink},

@@ -45,6 +45,8 @@ expect_right shrink "ranks shrink to others than before"
 [ "$(count_of 'served by onehop')" = 6 ]
 judge $? "each of these communicators is served"
 SIMNODE_NCCL_LAZY=1 expect_right group "a thread waits in ncclGroupEnd, and another one aborts or revokes: an error"
+run_limited env LD_PRELOAD="$plugin" MALLOC_PERTURB_=165 timeout "$limit" "$turns" between
+judge "$status" "the same before ncclGroupEnd: onehop uses nothing that the abort has freed"
 # NCCL is no measure: none of its ranks launches the group, which connects all communicators before.
 run_limited env LD_PRELOAD="$plugin" timeout "$limit" "$turns" beside
 judge "$status" "the same: the other communicators of the group fail, on all ranks"

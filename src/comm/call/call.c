@@ -74,16 +74,12 @@ static ncclResult_t begin_alone(struct oh_call *call)
 
 enum oh_route oh_call_begin(struct oh_call *call, ncclResult_t *result_p)
 {
-    if (oh_group_is_open()) {
-        *result_p = oh_group_add(call);
-    } else {
-        oh_comm_retain(call->comm); /* this function, or NCCL's, may block */
-        *result_p = begin_alone(call);
-        if (*result_p != ncclSuccess || call->route != OH_ROUTE_NCCL) {
-            oh_comm_release(call->comm);
-        }
-    }
+    oh_comm_retain(call->comm); /* this function, or NCCL's, may block */
+    *result_p = oh_group_is_open() ? oh_group_add(call) : begin_alone(call);
     call->route = *result_p == ncclSuccess ? call->route : OH_ROUTE_NONE;
+    if (call->route != OH_ROUTE_NCCL) {
+        oh_comm_release(call->comm);
+    }
     return call->route;
 }
 
@@ -122,8 +118,6 @@ ncclResult_t oh_call_end(struct oh_call *call, ncclResult_t result)
     } else {
         result = oh_group_is_open() ? oh_group_note_result(result) : end_nccl(call, result);
     }
-    if (!oh_group_is_open()) {
-        oh_comm_release(call->comm);
-    }
+    oh_comm_release(call->comm);
     return result;
 }

@@ -42,12 +42,12 @@ struct stream_use {
 struct group {
     int depth;
     ncclResult_t error;    /* of the first call that onehop or NCCL has refused: nothing of the group runs */
-    struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels */
+    struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels; retained */
     size_t call_count, call_room;
     size_t served_count;         /* calls that onehop executes */
     bool keeps;                  /* a call is kept, and so are all further calls */
     struct kept_config *configs; /* of kept calls; a list */
-    struct stream_use *use;
+    struct stream_use *use;      /* retained, as the calls */
     size_t use_count, use_room;
     ncclComm_t in_nccl;        /* a communicator with a call that NCCL executes; NULL: none is known */
     struct oh_key key_in_nccl; /* its key */
@@ -55,7 +55,7 @@ struct group {
     ncclComm_t unknown;        /* a communicator with a call that onehop does not know; NULL: none */
     const struct oh_nccl *unknown_nccl;
     struct oh_comm *creations; /* a list */
-    struct oh_comm **ends;     /* communicators that end in the group; in use until its end */
+    struct oh_comm **ends;     /* communicators that end in the group; retained */
     size_t end_count, end_room;
 };
 
@@ -140,6 +140,7 @@ static ncclResult_t add_stream(const struct oh_call *call, struct stream_use **u
             return ncclInvalidUsage;
         }
         OH_TRY(append((void **)&group.use, &group.use_count, &group.use_room, &new_use, sizeof new_use));
+        oh_comm_retain(call->comm);
         use = &group.use[group.use_count - 1];
     }
     *use_p = use;
@@ -149,7 +150,9 @@ static ncclResult_t add_stream(const struct oh_call *call, struct stream_use **u
 static ncclResult_t add_call(struct oh_call *call)
 {
     call->serial = group.call_count;
-    return append((void **)&group.calls, &group.call_count, &group.call_room, call, sizeof *call);
+    OH_TRY(append((void **)&group.calls, &group.call_count, &group.call_room, call, sizeof *call));
+    oh_comm_retain(call->comm);
+    return ncclSuccess;
 }
 
 /* NCCL's rule for several communicators (doLaunches): all are captured, maybe by several graphs, or none. */
@@ -395,13 +398,15 @@ void oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclR
 }
 
 /* Removes the items of a communicator from an array; each begins with a pointer to its communicator. */
-static void remove_of(const struct oh_comm *comm, void *array, size_t *count, size_t size)
+static void remove_of(struct oh_comm *comm, void *array, size_t *count, size_t size)
 {
     size_t kept = 0;
     for (size_t i = 0; i < *count; i++) {
         char *item = (char *)array + i * size;
         if (*(struct oh_comm *const *)(const void *)item != comm) {
             memmove((char *)array + kept++ * size, item, size);
+        } else {
+            oh_comm_release(comm);
         }
     }
     *count = kept;
@@ -429,7 +434,7 @@ bool oh_group_has_calls(const struct oh_comm *comm)
     return found;
 }
 
-void oh_group_forget(const struct oh_comm *comm)
+void oh_group_forget(struct oh_comm *comm)
 {
     remove_of(comm, group.calls, &group.call_count, sizeof *group.calls);
     remove_of(comm, group.use, &group.use_count, sizeof *group.use);
@@ -727,12 +732,18 @@ static void decide_kept(bool is_estimate)
     }
 }
 
-/* A departed peer fails a communicator only at a call that needs the peer, and an estimate needs none. */
-static void check_departed(void)
+/*
+ * A departed peer fails a communicator only at a call that needs the peer, and an estimate needs none. Another thread
+ * may have aborted a communicator since the call.
+ */
+static void check_calls(void)
 {
     for (size_t i = 0; i < group.call_count && group.error == ncclSuccess; i++) {
-        if (group.calls[i].route == OH_ROUTE_ONEHOP || group.calls[i].route == OH_ROUTE_NCCL) {
-            fail_group(&group.calls[i], oh_call_check(&group.calls[i]));
+        const struct oh_call *call = &group.calls[i];
+        if (call->route == OH_ROUTE_ONEHOP && oh_comm_is_aborted(call->comm)) {
+            fail_group(call, ncclInternalError);
+        } else if (call->route == OH_ROUTE_ONEHOP || call->route == OH_ROUTE_NCCL) {
+            fail_group(call, oh_call_check(call));
         }
     }
 }
@@ -786,17 +797,11 @@ void oh_group_decide(bool is_estimate)
     if (group.depth != 1) {
         return;
     }
-    for (size_t i = 0; i < group.call_count; i++) { /* another thread may abort them while this one blocks */
-        oh_comm_retain(group.calls[i].comm);
-    }
     if (group.keeps) {
         decide_kept(is_estimate);
     }
-    for (size_t i = 0; i < group.use_count; i++) {
-        oh_comm_retain(group.use[i].comm);
-    }
     if (!is_estimate) {
-        check_departed();
+        check_calls();
         order_before_nccl();
         begin_verified();
     }

@@ -62,6 +62,6 @@ ncclResult_t oh_group_note_result(ncclResult_t result);
 void oh_group_add_end(struct oh_comm *comm);
 
 /* Drops the calls of a communicator that the program destroys or aborts inside a group. */
-void oh_group_forget(const struct oh_comm *comm);
+void oh_group_forget(struct oh_comm *comm);
 
 #endif

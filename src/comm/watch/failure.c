@@ -146,9 +146,7 @@ static void hold_graphs(struct oh_comm *comm)
     if (comm->health.held || atomic_load_explicit(&comm->order.graphs, memory_order_relaxed) == 0) {
         return;
     }
-    oh_comm_retain(comm); /* its memory stays */
     CUresult result = oh_staging_hold(&comm->staging);
-    oh_comm_release(comm);
     comm->health.held = result == CUDA_SUCCESS; /* else the next call that is refused tries again */
     if (result != CUDA_SUCCESS) {
         OH_WARN("comm %p rank %u of %u: %s while its graphs are stopped: a replay can give a wrong result",

@@ -71,7 +71,7 @@ bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_ra
  * Returns the error with which the caller must refuse its call; ncclSuccess: none. needs_departed: the call needs a
  * peer that has departed, so the communicator fails. After an error no replay of this rank's graphs sends anything:
  * another rank may have launched the kernel of the call that is refused here, and the replay's kernel would take its
- * number. Called by the thread that uses the communicator.
+ * number. Called by the thread that uses the communicator, which retains it.
  */
 ncclResult_t oh_comm_refuse_call(struct oh_comm *comm, bool needs_departed);
 
