@@ -130,22 +130,8 @@ void oh_initial_comm_end_process(void);
 
 /* --- state and ops ------------------------------------------------------------------------------------------------ */
 
-/*
- * What NCCL has begun in the background for the communicator, so far. It is read before NCCL's state: another thread
- * may read an old state when the thread that uses the communicator has made a call since, which that state says nothing
- * of.
- */
-struct oh_begun {
-    unsigned launch; /* oh_order_launch() */
-    unsigned children;
-};
-struct oh_begun oh_comm_begun(const struct oh_comm *comm);
-
-/*
- * NCCL has returned `state` from ncclCommGetAsyncError, after `begun` was read: returns the state for the program. Any
- * thread.
- */
-ncclResult_t oh_comm_update(struct oh_comm *comm, struct oh_begun begun, ncclResult_t state);
+/* ncclCommGetAsyncError of `nccl`: *error_p becomes the state for the program. Returns NCCL's result. Any thread. */
+ncclResult_t oh_comm_get_async_error(struct oh_comm *comm, const struct oh_nccl *nccl, ncclResult_t *error_p);
 
 /*
  * Remembers an op that NCCL has made on the communicator; scalar and on_device as for oh_op_scaled. Returns

@@ -321,10 +321,5 @@ OH_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *erro
     struct oh_comm *ours;
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    const struct oh_begun begun = ours ? oh_comm_begun(ours) : (struct oh_begun){0};
-    const ncclResult_t res = OH_NCCL(nccl, CommGetAsyncError(comm, error));
-    if (ours && res == ncclSuccess) {
-        *error = oh_comm_update(ours, begun, *error);
-    }
-    return res;
+    return ours ? oh_comm_get_async_error(ours, nccl, error) : OH_NCCL(nccl, CommGetAsyncError(comm, error));
 }

@@ -53,7 +53,7 @@ bool oh_comm_created(struct oh_comm *comm, const struct oh_nccl_rank *rank);
 
 /*
  * Ends creations after NCCL has returned `res`: with ncclSuccess, registers them by what NCCL says of this rank; with
- * ncclInProgress, registers them, or waits for their handles (oh_creations_poll); else cancels them. Returns their
+ * ncclInProgress, registers them, or waits for their handles (oh_comm_query_nccl); else cancels them. Returns their
  * number.
  */
 unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res);
@@ -65,12 +65,12 @@ unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list
 void oh_creations_keep_handles(struct oh_comm *list);
 
 /*
- * NCCL has returned `state` for a communicator with pending creations, after oh_comm_children_begun had returned
- * `begun`: completes it and its children.
+ * Queries NCCL's state of the communicator by ncclCommGetAsyncError of `nccl`. If NCCL is ready, notes the calls that
+ * it has launched, and completes pending creations: of the communicator, and of its splits. Returns NCCL's result.
  */
-void oh_creations_poll(struct oh_comm *comm, unsigned begun, ncclResult_t state);
+ncclResult_t oh_comm_query_nccl(struct oh_comm *comm, const struct oh_nccl *nccl, ncclResult_t *state_p);
 
-/* Asks NCCL for that state, if there are pending creations. */
+/* The same, if there are pending creations. */
 void oh_creations_query(struct oh_comm *comm);
 
 /*

@@ -2,13 +2,14 @@
 /*
  * completion.c - the end of NCCL's part of a creation
  *
- * Does: Registers a communicator, with the rank that NCCL tells, at once or when NCCL has finished.
+ * Does: Queries NCCL's state. Registers a communicator, with the rank that NCCL tells, at once or when NCCL is ready.
  * Threads: any.
  * Owns: a communicator that is not registered yet.
  */
 #include <pthread.h>
 
 #include "comm/attach/attach.h"
+#include "comm/launch/launch.h"
 #include "util/scope.h"
 
 static bool identify(const struct oh_nccl *library, ncclComm_t nccl, struct oh_nccl_rank *rank_p)
@@ -97,16 +98,13 @@ unsigned oh_creations_finish(const struct oh_nccl *library, struct oh_comm *list
     return count;
 }
 
-void oh_creations_poll(struct oh_comm *comm, unsigned begun, ncclResult_t state)
+/* NCCL has returned `state`, not ncclInProgress, after oh_comm_children_begun had returned `begun`. */
+static void complete(struct oh_comm *comm, unsigned begun, ncclResult_t state)
 {
     /* Guards what follows: a second thread must not use a child before the first has registered it. */
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     const struct oh_nccl *library = comm->id.library;
     struct oh_nccl_rank rank;
-    OH_KEEP_ERRNO();
-    if (state == ncclInProgress) {
-        return;
-    }
     oh_nccl_depth++;
     pthread_mutex_lock(&mutex);
     oh_comm_children_done(comm, oh_creations_finish(library, oh_comm_take_children(comm, begun), ncclSuccess));
@@ -120,13 +118,26 @@ void oh_creations_poll(struct oh_comm *comm, unsigned begun, ncclResult_t state)
     oh_nccl_depth--;
 }
 
+ncclResult_t oh_comm_query_nccl(struct oh_comm *comm, const struct oh_nccl *nccl, ncclResult_t *state_p)
+{
+    /* Read first: the state may be from before what the thread that uses the communicator begins meanwhile. */
+    const unsigned launch = oh_order_launch(comm), children = oh_comm_children_begun(comm);
+    OH_TRY(OH_NCCL(nccl, CommGetAsyncError(comm->id.nccl, state_p)));
+    OH_KEEP_ERRNO();
+    if (*state_p != ncclInProgress) {
+        oh_order_nccl_launched(comm, launch);
+        if (oh_comm_has_pending_creations(comm)) {
+            complete(comm, children, *state_p);
+        }
+    }
+    return ncclSuccess;
+}
+
 void oh_creations_query(struct oh_comm *comm)
 {
-    ncclResult_t state = ncclInProgress;
-    const unsigned begun = oh_comm_children_begun(comm);
-    if (oh_comm_has_pending_creations(comm) &&
-        OH_NCCL(comm->id.library, CommGetAsyncError(comm->id.nccl, &state)) == ncclSuccess) {
-        oh_creations_poll(comm, begun, state);
+    ncclResult_t state;
+    if (oh_comm_has_pending_creations(comm)) {
+        oh_comm_query_nccl(comm, comm->id.library, &state);
     }
 }
 

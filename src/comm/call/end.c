@@ -4,7 +4,7 @@
  *
  * Does: Waits for kernels as NCCL does for its own. A kernel may leave without its result only where the program is
  *    told: ncclCommDestroy and ncclCommFinalize return the failure of a communicator with kernels that wait.
- * Threads: the one that ends the communicator; oh_comm_update any.
+ * Threads: the one that ends the communicator; oh_comm_get_async_error any.
  * Owns: nothing.
  */
 #include "comm/call/internal.h"
@@ -143,25 +143,21 @@ static ncclResult_t state_of_finalized(const struct oh_comm *comm)
     return failure == ncclSuccess && oh_order_query_end(comm) == CUDA_ERROR_NOT_READY ? ncclInProgress : failure;
 }
 
-struct oh_begun oh_comm_begun(const struct oh_comm *comm)
+static ncclResult_t state_for_program(struct oh_comm *comm, ncclResult_t state)
 {
-    return (struct oh_begun){oh_order_launch(comm), oh_comm_children_begun(comm)};
-}
-
-ncclResult_t oh_comm_update(struct oh_comm *comm, struct oh_begun begun, ncclResult_t state)
-{
-    OH_KEEP_ERRNO();
-    if (state != ncclInProgress) {
-        oh_order_nccl_launched(comm, begun.launch);
-    }
-    if (oh_comm_has_pending_creations(comm)) {
-        oh_creations_poll(comm, begun.children, state);
-    }
-    oh_attach_note_poll(comm);
     if (state == ncclSuccess && atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm)) {
         return state_of_finalized(comm);
     }
     const bool is_told = state == ncclSuccess || state == ncclInProgress;
     const ncclResult_t failure = is_told ? oh_comm_error(comm) : ncclSuccess;
     return failure != ncclSuccess && oh_comm_is_in_use(comm) ? failure : state; /* while it ends, the state is NCCL's */
+}
+
+ncclResult_t oh_comm_get_async_error(struct oh_comm *comm, const struct oh_nccl *nccl, ncclResult_t *error_p)
+{
+    OH_TRY(oh_comm_query_nccl(comm, nccl, error_p));
+    OH_KEEP_ERRNO();
+    oh_attach_note_poll(comm);
+    *error_p = state_for_program(comm, *error_p);
+    return ncclSuccess;
 }

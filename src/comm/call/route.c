@@ -15,8 +15,6 @@
 #include "util/log.h"
 #include "util/scope.h"
 
-__thread int oh_nccl_depth;
-
 ncclResult_t oh_nccl_refuse_missing(const char *name)
 {
     OH_WARN("this NCCL has no %s", name);
@@ -114,9 +112,8 @@ ncclResult_t oh_call_check(const struct oh_call *call)
 
 ncclResult_t oh_call_check_launched(struct oh_comm *comm)
 {
-    ncclResult_t state = ncclInProgress;
-    const unsigned launch = oh_order_launch(comm);
-    if (OH_NCCL(comm->id.library, CommGetAsyncError(comm->id.nccl, &state)) != ncclSuccess) {
+    ncclResult_t state;
+    if (oh_comm_query_nccl(comm, comm->id.library, &state) != ncclSuccess) {
         return ncclSuccess;
     }
     if (state == ncclInProgress) {
@@ -124,7 +121,6 @@ ncclResult_t oh_call_check_launched(struct oh_comm *comm)
                 (void *)comm->id.nccl);
         return ncclInvalidArgument;
     }
-    oh_order_nccl_launched(comm, launch);
     return state;
 }
 

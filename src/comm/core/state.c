@@ -2,14 +2,16 @@
 /*
  * state.c - the states of a communicator, and counts
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws, counts the threads that use a
- *    communicator, and this rank's calls of ncclCommShrink on it.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, counts the uses of a communicator
+ *    and this rank's calls of ncclCommShrink on it, and how deep a thread is in NCCL.
  * Threads: any; the shrinks: the one that uses the communicator.
  * Owns: the list of shrinks.
  */
 #include "comm/comm_internal.h"
 
 #include <stdlib.h>
+
+__thread int oh_nccl_depth;
 
 #define FROM(state_) (1u << OH_COMM_##state_)
 
