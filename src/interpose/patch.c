@@ -48,9 +48,8 @@
  * recursive: opening an object runs foreign code, which may call dlsym.
  */
 static atomic_bool locked;
-static atomic_bool asked;          /* the program asked for functions of NCCL before a copy was found */
-static atomic_uintptr_t seen_list; /* when last looked at (oh_next_objects) */
-static size_t seen_objects;
+static atomic_bool asked;            /* the program asked for functions of NCCL before a copy was found */
+static atomic_uintptr_t seen_list;   /* when last looked at (oh_next_objects) */
 static uint32_t looks;               /* at the list, the one in progress included. Guarded by `locked` */
 static _Atomic uint32_t single_look; /* the last after which one copy was held, and no other was loaded */
 
@@ -406,9 +405,7 @@ static void assign_callers(struct caller *callers)
 }
 
 struct walk {
-    size_t first; /* objects before it have been seen */
-    size_t objects;
-    bool differs;            /* what was seen is not at the begin of the list */
+    bool is_new;             /* what was seen is behind: the next objects are new */
     struct caller **callers; /* that the walk finds; NULL: it finds copies of NCCL */
 };
 
@@ -417,29 +414,31 @@ static void visit_object(const struct link_map *object, uintptr_t objects, void 
     struct walk *walk = user;
     struct oh_elf elf;
     const char *path = object->l_name ? object->l_name : "";
-    if (walk->objects++ < walk->first) {
-        walk->differs = objects != atomic_load_explicit(&seen_list, memory_order_relaxed);
-    } else if (!walk->differs && object->l_ld && oh_elf_read(object->l_addr, object->l_ld, &elf)) {
+    if (!walk->is_new) {
+        walk->is_new = objects == atomic_load_explicit(&seen_list, memory_order_relaxed);
+        return;
+    }
+    if (object->l_ld && oh_elf_read(object->l_addr, object->l_ld, &elf)) {
         if (walk->callers) {
             note_caller(walk->callers, &elf, path); /* not this object, which is linked with -Bsymbolic */
         } else {
             oh_real_add(&elf, path);
         }
     }
-    if (walk->objects > walk->first && !walk->differs && !walk->callers) {
+    if (!walk->callers) {
         note_object(object);
     }
 }
 
-/* Returns the value of the list. */
-static uintptr_t walk_objects(struct walk *walk)
+/* Walks over the new objects, or `all`. Returns the value of the list. */
+static uintptr_t walk_objects(bool all, struct caller **callers)
 {
-    looks += !walk->callers;
-    uintptr_t list = oh_next_visit(visit_object, walk);
-    if (walk->differs || walk->objects < walk->first) {
-        walk->first = walk->objects = 0;
-        walk->differs = false;
-        list = oh_next_visit(visit_object, walk);
+    struct walk walk = {.is_new = all, .callers = callers};
+    looks += !callers;
+    uintptr_t list = oh_next_visit(visit_object, &walk);
+    if (!walk.is_new) { /* what was seen is not at the begin of the list */
+        walk.is_new = true;
+        list = oh_next_visit(visit_object, &walk);
     }
     return list;
 }
@@ -463,8 +462,8 @@ static bool may_patch(void)
     return answer;
 }
 
-/* Patches the copies of NCCL, and the objects from `first` on. `before`: the number of copies at the last update. */
-static void update_copies(int before, size_t first)
+/* Patches the copies of NCCL, and the new objects, or `all`. `before`: the number of copies at the last update. */
+static void update_copies(int before, bool all)
 {
     struct caller *callers = NULL;
     int cancel;
@@ -481,8 +480,7 @@ static void update_copies(int before, size_t first)
     if (may && !settled) {
         settle_copies();
         /* With a second copy, every object must have the thunks of its copy. */
-        struct walk correct = {.first = before < 2 && oh_real_count() > 1 ? 0 : first, .callers = &callers};
-        walk_objects(&correct);
+        walk_objects(all || (before < 2 && oh_real_count() > 1), &callers);
         assign_callers(callers);
     }
     pthread_setcancelstate(cancel, NULL);
@@ -491,13 +489,10 @@ static void update_copies(int before, size_t first)
 static void update_objects(bool all)
 {
     int before = oh_real_count();
-    const size_t first = all ? 0 : seen_objects;
-    struct walk find = {.first = first};
-    const uintptr_t list = walk_objects(&find);
+    const uintptr_t list = walk_objects(all, NULL);
     if (oh_real_count() > 0 || atomic_load_explicit(&asked, memory_order_relaxed)) {
-        update_copies(before, first);
+        update_copies(before, all);
     }
-    seen_objects = find.objects;
     if (oh_real_count() == 1 && oh_real_at(0)->pinned) {
         /* release: publishes the copy. Pairs with the acquire load in has_seen(). */
         atomic_store_explicit(&single_look, looks, memory_order_release);
@@ -620,11 +615,10 @@ static const char *find_dlsym_in_front(void)
 
 void oh_hooks_end(void)
 {
-    struct walk find = {0};
     if (!lock(OH_HOOKS_TRY)) {
         return;
     }
-    walk_objects(&find);
+    walk_objects(true, NULL);
     const char *front = oh_real_count() > 0 && oh_hooks_preloaded() ? find_dlsym_in_front() : NULL;
     if (front) {
         OH_INFO(
