@@ -45,10 +45,9 @@ struct oh_comm_identity {
     const struct oh_nccl *library; /* the NCCL that made it */
     int nccl_version;              /* of `library` (ncclGetVersion); 0: unknown */
     struct oh_comm_config config;  /* inherited by splits */
-    uint64_t splits;               /* calls of ncclCommSplit on it: the same number on every rank, as the next */
-    uint64_t grows;
-    struct oh_shrinks *shrinks; /* calls of ncclCommShrink on it, a list */
-    uint32_t rank;              /* this and nranks are 0 until NCCL has created the communicator */
+    uint64_t child_count;          /* calls of ncclCommSplit and ncclCommGrow on it: equally many on every rank */
+    struct oh_shrinks *shrinks;    /* calls of ncclCommShrink on it, a list */
+    uint32_t rank;                 /* this and nranks are 0 until NCCL has created the communicator */
     uint32_t nranks;
     struct oh_comm *parent; /* this to next are for the creation; parent: of a split, or of one that grows out of it */
     bool is_grow;

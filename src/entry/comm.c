@@ -109,14 +109,14 @@ OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, nccl
         return nccl->CommSplit(comm, color, order, newcomm, config);
     }
     oh_comm_retain(parent);
-    uint64_t sequence = oh_comm_id(parent)->splits++; /* the same on all ranks, those without a colour too */
+    uint64_t sequence = oh_comm_id(parent)->child_count++; /* the same on all ranks, those without a colour too */
     const bool makes_none = color == NCCL_SPLIT_NOCOLOR || !newcomm;
     struct oh_comm *created =
         makes_none
             ? NULL
             : begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
     ncclResult_t res = OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
-    oh_comm_id(parent)->splits -= oh_nccl_is_rejected(res);
+    oh_comm_id(parent)->child_count -= oh_nccl_is_rejected(res);
     res = makes_none ? res : end_creations(nccl, created, res);
     oh_comm_release(parent);
     return res;
@@ -179,7 +179,7 @@ OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqu
     struct oh_comm *created = begin_any_creation(parent, id ? &key : NULL, config, newcomm, true);
     ncclResult_t res = end_creations(nccl, created, OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config)));
     if (parent) {
-        oh_comm_id(parent)->grows -= oh_nccl_is_rejected(res);
+        oh_comm_id(parent)->child_count -= oh_nccl_is_rejected(res);
         oh_comm_release(parent);
     }
     return res;

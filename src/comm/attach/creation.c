@@ -57,7 +57,7 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
 {
     const uint64_t start = oh_now_ns();
     const bool is_of_parent = is_grow && parent;
-    const uint64_t number = is_of_parent ? parent->id.grows++ : 0; /* the same on all ranks of the parent */
+    const uint64_t number = is_of_parent ? parent->id.child_count++ : 0; /* the same on all ranks of the parent */
     struct oh_comm *comm = calloc(1, sizeof *comm);
     oh_comms_reclaim();
     if (!comm) {
