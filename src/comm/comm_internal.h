@@ -5,7 +5,8 @@
  * Does: The parts of a communicator, by concern.
  * Threads: attach.mutex guards what the attach changes; it is never held over a call of NCCL or the driver. Atomic
  *    fields are for any thread, fields of struct oh_watch for the monitor; the rest belongs to the thread that uses the
- *    communicator.
+ *    communicator. Locks, outer first: initial.c's and completion.c's; the registry's and those of background threads;
+ *    attach.mutex; those of live.c and staging.c.
  * Owns: see comm.h.
  */
 #ifndef OH_COMM_COMM_INTERNAL_H_

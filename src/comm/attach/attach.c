@@ -6,8 +6,7 @@
  *    segment (cutover.c). Once all ranks have voted yes, the number of the first served call follows from these. See
  *    doc/design.md, "Attach".
  * Threads: the thread that uses the communicator, where the decision takes effect. A background thread, which ends when
- *    there is no set-up, advances the set-ups; its mutex is never held over a call of the driver, and a communicator's
- *    mutex may be locked after it, not before.
+ *    there is no set-up, advances the set-ups; its mutex is never held over a call of the driver.
  * Owns: the set-ups.
  */
 #include "comm/attach/attach.h"

@@ -111,9 +111,6 @@ CUresult oh_verify_compare(struct oh_submission *submission, const struct oh_cal
 
 /* --- order.c ------------------------------------------------------------------------------------------------------ */
 
-/* The state of a stream. */
-CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p);
-
 /* Orders the submission's stream after the last launch, eager or in the capture that the stream is in. */
 CUresult oh_order_before(struct oh_submission *submission);
 

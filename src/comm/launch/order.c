@@ -32,7 +32,7 @@
 #include "util/log.h"
 #include "util/scope.h"
 
-CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p)
+static CUresult get_stream_state(CUstream stream, struct oh_stream_state *stream_state_p)
 {
     CUstreamCaptureStatus status;
     struct oh_stream_state stream_state = {.known = true, .stream = stream};
@@ -55,7 +55,7 @@ CUresult oh_stream_query(CUstream stream, struct oh_stream_state *stream_state_p
 
 /*
  * States of nccl_launch, which is a state plus the launch: LAUNCH_SHARED, if it has calls of several communicators,
- * plus a number. The thread that has made the last change owns nccl_launch_stream.
+ * plus a number. The thread that has made the last change owns nccl_launch_stream, nccl_launch_id and nccl_event.
  */
 enum {
     LAUNCH_NONE,
@@ -143,7 +143,7 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
 CUresult oh_order_before(struct oh_submission *submission)
 {
     struct oh_comm *comm = submission->calls[0].comm;
-    OH_TRY(oh_stream_query(submission->calls[0].stream, &submission->stream_state));
+    OH_TRY(get_stream_state(submission->calls[0].stream, &submission->stream_state));
     if (submission->stream_state.graph) {
         OH_TRY(oh_capture_before(comm, &submission->stream_state, &submission->capture));
         return oh_capture_unfence(submission->capture, submission->stream_state.stream);
@@ -201,7 +201,7 @@ CUresult oh_order_query_end(const struct oh_comm *comm)
 /* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
 static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    OH_TRY(oh_stream_query(call->stream_state.stream, &call->stream_state));
+    OH_TRY(get_stream_state(call->stream_state.stream, &call->stream_state));
     return call->stream_state.graph || !oh_comm_has_agreed(comm) ? CUDA_SUCCESS
                                                                  : follow_launches(comm, &call->stream_state);
 }
@@ -339,7 +339,7 @@ static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 static CUresult query_stream(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     (void)comm;
-    return oh_stream_query(call->stream_state.stream, &call->stream_state);
+    return get_stream_state(call->stream_state.stream, &call->stream_state);
 }
 
 bool oh_order_is_captured(struct oh_comm *comm, CUstream stream)
@@ -389,7 +389,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 /* On any thread. A captured call stays without: captures belong to the thread that uses the communicator. */
 static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_stream_query(call->stream_state.stream, &call->stream_state);
+    CUresult result = get_stream_state(call->stream_state.stream, &call->stream_state);
     bool recorded = false;
     if (result == CUDA_SUCCESS && !call->stream_state.graph) {
         result = record_nccl(comm, call);
