@@ -26,13 +26,12 @@ static const struct {
     enum onehop_collective collective;
     const char *name; /* of the collective, as in the names of its functions */
     enum onehop_algorithm algorithm;
-    bool reduces;
 } images[OH_KERNEL_IMAGES] = {
-    {oh_image_oneshot, ONEHOP_ALLREDUCE, "AllReduce", ONEHOP_ONESHOT, true},
-    {oh_image_twoshot, ONEHOP_ALLREDUCE, "AllReduce", ONEHOP_TWOSHOT, true},
-    {oh_image_allgather, ONEHOP_ALLGATHER, "AllGather", ONEHOP_ONESHOT, false},
-    {oh_image_reducescatter, ONEHOP_REDUCESCATTER, "ReduceScatter", ONEHOP_ONESHOT, true},
-    {oh_image_broadcast, ONEHOP_BROADCAST, "Broadcast", ONEHOP_ONESHOT, false},
+    {oh_image_oneshot, ONEHOP_ALLREDUCE, "AllReduce", ONEHOP_ONESHOT},
+    {oh_image_twoshot, ONEHOP_ALLREDUCE, "AllReduce", ONEHOP_TWOSHOT},
+    {oh_image_allgather, ONEHOP_ALLGATHER, "AllGather", ONEHOP_ONESHOT},
+    {oh_image_reducescatter, ONEHOP_REDUCESCATTER, "ReduceScatter", ONEHOP_ONESHOT},
+    {oh_image_broadcast, ONEHOP_BROADCAST, "Broadcast", ONEHOP_ONESHOT},
 };
 
 static int image_of(const struct oh_plan *plan)
@@ -87,12 +86,12 @@ static const char *const types[OH_KERNEL_TYPES] = {
 /* As in kernels/entry_points.cuh. */
 static void name_function(int image, int f, uint32_t nranks, char *name_p, size_t size)
 {
-    const bool list = f < OH_KERNEL_TYPES;
+    const bool list = f < OH_KERNEL_TYPES, reduces = oh_collective_reduces(images[image].collective);
     char ranks[16] = "n5to8", what[32];
-    if (nranks < 5 || (!list && images[image].reduces)) {
+    if (nranks < 5 || (!list && reduces)) {
         snprintf(ranks, sizeof ranks, "n%u", nranks);
     }
-    if (images[image].reduces) {
+    if (reduces) {
         snprintf(what, sizeof what, "%s_%s_", list ? "Any" : "Sum", types[list ? f : f - OH_KERNEL_TYPES]);
     } else {
         snprintf(what, sizeof what, "%s", list ? "List_" : "");
@@ -120,7 +119,7 @@ static CUresult load_function(int image, int f, uint32_t nranks, struct oh_kerne
 {
     char name[80];
     int code;
-    if (!images[image].reduces && f != 0 && f != OH_KERNEL_TYPES) {
+    if (!oh_collective_reduces(images[image].collective) && f != 0 && f != OH_KERNEL_TYPES) {
         return CUDA_SUCCESS;
     }
     name_function(image, f, nranks, name, sizeof name);
@@ -210,17 +209,16 @@ CUresult oh_kernel_launch_list(const struct oh_launch *launch, struct oh_kernel_
     args->base.op = launch->op->kind;
     args->base.operand = launch->op->operand;
     args->base.scalar = launch->op->scalar;
-    const int image = image_of(launch->plan);
-    return launch_function(
-        launch, launch->set->function[image][images[image].reduces ? oh_type_kernel(launch->type) : 0], args);
+    const int type = oh_collective_reduces(launch->plan->collective) ? oh_type_kernel(launch->type) : 0;
+    return launch_function(launch, launch->set->function[image_of(launch->plan)][type], args);
 }
 
 CUresult oh_kernel_launch(const struct oh_launch *launch, const struct oh_kernel_args *args)
 {
-    const int image = image_of(launch->plan), type = oh_type_kernel(launch->type);
-    if (!images[image].reduces || (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES)) {
-        return launch_function(
-            launch, launch->set->function[image][OH_KERNEL_TYPES + (images[image].reduces ? type : 0)], args);
+    const bool reduces = oh_collective_reduces(launch->plan->collective);
+    const int type = reduces ? oh_type_kernel(launch->type) : 0;
+    if (!reduces || (launch->op->kind == OH_OP_SUM && type < OH_SUM_TYPES)) {
+        return launch_function(launch, launch->set->function[image_of(launch->plan)][OH_KERNEL_TYPES + type], args);
     }
     struct oh_kernel_list_args list; /* items that are not in use may hold anything */
     list.base = *args;
