@@ -40,8 +40,9 @@
  * do that return a communicator by value: NCCL sets the variable at once
  *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
  * program polls one of them, ends the stream, and makes a call on the other one
- *   watched    threads ask for the state of a non-blocking communicator all the time; the program ends each stream when
- * it knows that NCCL has launched the call
+ *   queue      a rank comes late to the first call, which NCCL executes on the other one: it does not wait for that
+ * rank watched    threads ask for the state of a non-blocking communicator all the time; the program ends each stream
+ * when it knows that NCCL has launched the call
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -58,6 +59,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SMALL 1000
@@ -69,9 +71,11 @@
 #define FIRST_CALLS 20
 #define LATE_US 300000
 #define ASK_US 5000
+#define ROUNDS 4
 #define WATCHDOGS 4
 #define WATCHED_CALLS 200
 #define TELL_US 300000   /* by then a failure is told */
+#define CALL_US 1000000  /* of the host, for a call that waits for nothing */
 #define MOST_US 20000000 /* of a call that ends */
 
 #define MUST(good_)                                                                                                    \
@@ -927,6 +931,35 @@ static void *partner(void *argument)
     return NULL;
 }
 
+static uint64_t now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+/* With one queue a set-up waits there for the call that NCCL executes. */
+static void *late_to_first(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    uint64_t least_us = UINT64_MAX; /* of all rounds: the machine may be busy */
+    for (int i = 0; i < ROUNDS; i++) {
+        ncclComm_t comm = make(i, 2, self.rank, true);
+        pthread_barrier_wait(&barrier);
+        usleep(self.rank * LATE_US);
+        const uint64_t start_us = now_us();
+        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+        const uint64_t us = now_us() - start_us;
+        least_us = us < least_us ? us : least_us;
+        MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2));
+        warm_up(&self, comm);
+        MUST(ncclCommDestroy(comm) == ncclSuccess);
+    }
+    MUST(least_us < CALL_US);
+    return NULL;
+}
+
 struct watch {
     ncclComm_t comm;
     atomic_bool ends;
@@ -1040,6 +1073,7 @@ static const struct {
     {"moved", 1, NULL, moved},
     {"stale", 2, NULL, stale},
     {"partner", 2, NULL, partner},
+    {"queue", 2, NULL, late_to_first},
     {"watched", 2, NULL, watched},
     {"suspend", 2, NULL, abort_in_suspend},
     {"revoke", 2, NULL, abort_in_revoke},

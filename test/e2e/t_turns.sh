@@ -60,4 +60,5 @@ SIMNODE_NCCL_DELAY_US=300000 SIMNODE_NCCL_ANSWER_US=20000 expect_right stale "a 
 judge $? "onehop serves the split, too"
 expect_right partner "NCCL has launched a group in the background: one of its communicators tells it for all, whose streams may end"
 SIMNODE_NCCL_DELAY_US=200 expect_right watched "a thread notes that NCCL has launched a call, while another thread is told so and ends the stream"
+CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_CUMEM_ENABLE=0 expect_right queue "a rank is late to a first call that another rank has left to NCCL: it does not wait for that rank's set-up"
 tap_done

@@ -340,6 +340,9 @@ static uint64_t patience(const struct oh_comm *comm, uint64_t for_peers, bool *a
     if (!comm->attach.first_call) { /* it has returned, and was captured: else this rank would have voted */
         atomic_compare_exchange_strong(&info[comm->id.rank].withheld, &call, OH_WITHHELD_LATER);
     }
+    if (oh_cutover_is_after(&comm->segment.shared->cutover, comm->id.nranks, comm->attach.calls + 1)) {
+        return 0; /* NCCL has the call of a rank, whose set-up may wait for that, and NCCL there for this rank */
+    }
     for (uint32_t r = 0; r < comm->id.nranks; r++) {
         if (!atomic_load(&info[r].begun)) {
             return for_peers;

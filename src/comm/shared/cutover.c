@@ -37,3 +37,12 @@ uint64_t oh_cutover_close(struct oh_cutover *cutover, uint32_t nranks)
     }
     return last + 1;
 }
+
+bool oh_cutover_is_after(const struct oh_cutover *cutover, uint32_t nranks, uint64_t number)
+{
+    bool is_after = false;
+    for (uint32_t r = 0; r < nranks; r++) {
+        is_after |= (atomic_load_explicit(&cutover->rank[r].word, memory_order_relaxed) & ~CLOSED) >= number;
+    }
+    return is_after;
+}

@@ -58,6 +58,9 @@ void oh_cutover_retract(struct oh_cutover *cutover, uint32_t rank, uint64_t numb
 /* Closes the words of all ranks and returns the number of the first call that goes the new way. Never waits. */
 uint64_t oh_cutover_close(struct oh_cutover *cutover, uint32_t nranks);
 
+/* Returns whether a rank has stored this number, or a later one: then the cutover is after that call. */
+bool oh_cutover_is_after(const struct oh_cutover *cutover, uint32_t nranks, uint64_t number);
+
 /* --- segment.c ---------------------------------------------------------------------------------------------------- */
 
 /* What one rank tells the others. Written by its rank before `ready`, read by the others after it. */
