@@ -8,7 +8,7 @@ version=$(sed -n 's/^#define PACKAGE_VERSION "\(.*\)"/\1/p' "$abs_top_builddir/c
 header=$(awk '/define ONEHOP_VERSION_(MAJOR|MINOR|PATCH) / { v = v dot $3; dot = "." } END { print v }' \
     include/onehop/onehop.h)
 [ "$header" = "$version" ]
-tap_point $? "onehop.h and configure.ac have the same version" "onehop.h: $header, configure.ac: $version"
+tap_point $? "onehop.h and config.h have the same version" "onehop.h: $header, config.h: $version"
 
 grep -qE "^## ${version//./\\.}( |$)" NEWS.md
 tap_point $? "NEWS.md has an entry for this version" "no line '## $version'"
@@ -20,7 +20,7 @@ tap_empty "$(find include src kernels test scripts m4 .ci configure.ac Makefile.
 fragments=$(find Makefile.am kernels src test -name '*.am' -exec cat {} +)
 unnamed=$(find include src kernels test -type f -regextype posix-extended -regex '.*\.(c|h|S|cpp|cu|cuh)' |
     while read -r file; do
-        grep -qF -e "$file" -e "%reldir%/${file##*/}" -e "%D%/${file##*/}" <<<"$fragments" ||
+        grep -qF "$file" <<<"$fragments" ||
             grep -qE "\s${file%.c}(\s|\$)" <<<"$fragments" || echo "$file" # or it is a program of that name
     done)
 headless=$(find include src kernels -type f -regextype posix-extended -regex '.*\.(c|h|cu|cuh)' | while read -r file; do
@@ -35,7 +35,15 @@ done)" "doc/README.md names every page, and what stands above"
 if git rev-parse --git-dir >/dev/null 2>&1; then
     tap_empty "$(git ls-files | grep -E '(^|/)(Makefile|config\.(h|log|status)|libtool|stamp-h1|[^/]*\.(o|lo|la|so))$')" \
         "nothing that a build makes is tracked"
+    made=$(unset MAKEFLAGS MFLAGS MAKELEVEL; ${MAKE:-make} -s --no-print-directory -C "$abs_top_builddir" -f - show <<'END'
+include Makefile
+show:
+	@printf '%s\n' $(bin_PROGRAMS) $(noinst_PROGRAMS) $(check_PROGRAMS) $(EXTRA_PROGRAMS) $(noinst_DATA) $(man_MANS) $(CLEANFILES)
+END
+    )
+    tap_empty "$(git check-ignore --no-index -nv --stdin <<<"$made" | sed -n 's/^::\t//p')" "git ignores what a build in the tree makes"
 else
     tap_skip "nothing that a build makes is tracked" "no repository"
+    tap_skip "git ignores what a build in the tree makes" "no repository"
 fi
 tap_done
