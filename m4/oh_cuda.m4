@@ -19,9 +19,10 @@ AC_DEFUN([OH_CUDA], [
 
   oh_cuda_path="$PATH$PATH_SEPARATOR/usr/local/cuda/bin"
   AS_IF([test -n "$with_cuda"], [oh_cuda_path="$with_cuda/bin"])
-  AC_PATH_PROG([NVCC], [nvcc], [], [$oh_cuda_path])
+  AS_IF([test -z "$NVCC"], [AC_PATH_PROG([NVCC], [nvcc], [], [$oh_cuda_path])])
   oh_cuda_dir="$with_cuda"
-  for oh_cuda_nvcc in "$NVCC" "$(readlink -f "$NVCC")" /usr/local/cuda/bin/nvcc; do
+  oh_cuda_nvcc=$(command -v "${NVCC##* }") # "ccache nvcc"
+  for oh_cuda_nvcc in "$oh_cuda_nvcc" "$(readlink -f "$oh_cuda_nvcc")" /usr/local/cuda/bin/nvcc; do
     AS_IF([test -z "$oh_cuda_dir" && test -r "${oh_cuda_nvcc%/bin/nvcc}/include/cuda.h"],
       [oh_cuda_dir=${oh_cuda_nvcc%/bin/nvcc}])
   done
@@ -59,7 +60,7 @@ AC_DEFUN([OH_CUDA], [
         --disable-kernels builds without it, but cannot serve GPUs)])],
     [ AC_MSG_CHECKING([for the GPU architectures to compile for])
       AS_IF([test -z "$NVCC_GENCODE"], [
-        oh_cuda_codes=$("$NVCC" --list-gpu-code 2>/dev/null)
+        oh_cuda_codes=$($NVCC --list-gpu-code 2>/dev/null)
         oh_cuda_last=
         for oh_cuda_arch in 80 90 100; do
           AS_IF([echo "$oh_cuda_codes" | grep -qx "sm_$oh_cuda_arch"], [
@@ -72,7 +73,7 @@ AC_DEFUN([OH_CUDA], [
       # Device code is most of the library: a fifth of its size. By zstd, which drivers before CUDA 12.4 do not know: so
       # only by compilers for CUDA 13, whose code needs a later driver anyway.
       NVCC_COMPRESS=
-      AS_IF(["$NVCC" --version 2>/dev/null | grep -Eq 'release (1@<:@3-9@:>@|@<:@2-9@:>@@<:@0-9@:>@)\.'],
+      AS_IF([$NVCC --version 2>/dev/null | grep -Eq 'release (1@<:@3-9@:>@|@<:@2-9@:>@@<:@0-9@:>@)\.'],
         [NVCC_COMPRESS=--compress-mode=size])
       AC_SUBST([NVCC_COMPRESS])
       oh_summary_kernels=$(echo "$NVCC_GENCODE" | sed 's/-gencode=arch=@<:@^ ,@:>@*,code=//g')

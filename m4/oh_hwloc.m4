@@ -12,15 +12,14 @@ AC_DEFUN([OH_HWLOC], [
   HWLOC_LIBS=
   oh_summary_hwloc="none (--without-hwloc): no NUMA columns"
   AS_IF([test "x$with_hwloc" != xno], [
-    AC_PATH_PROG([PKG_CONFIG], [pkg-config])
     AS_IF([test "x$with_hwloc" != xyes], [
         AS_IF([test ! -r "$with_hwloc/include/hwloc.h"],
           [AC_MSG_ERROR([--with-hwloc: there is no $with_hwloc/include/hwloc.h])])
         HWLOC_CPPFLAGS="-isystem $with_hwloc/include"
         HWLOC_LIBS="-L$with_hwloc/lib -Wl,-rpath,$with_hwloc/lib -lhwloc"],
-      [test -n "$PKG_CONFIG" && "$PKG_CONFIG" --exists hwloc], [
-        HWLOC_CPPFLAGS=$("$PKG_CONFIG" --cflags hwloc)
-        HWLOC_LIBS=$("$PKG_CONFIG" --libs hwloc)],
+      [test -n "$PKG_CONFIG" && $PKG_CONFIG --exists hwloc], [
+        HWLOC_CPPFLAGS=$($PKG_CONFIG --cflags hwloc)
+        HWLOC_LIBS=$($PKG_CONFIG --libs hwloc)],
       [HWLOC_LIBS=-lhwloc])
 
     AC_MSG_CHECKING([for hwloc 2.0 or later])
