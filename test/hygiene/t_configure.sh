@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# configure takes the commands that it is told.
+# configure takes the commands that it is told, refuses a build without the plugin, and makes no static library.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -18,11 +18,16 @@ made() {
 printf '#!/bin/sh\ncase $1 in --list-gpu-code) echo sm_90 ;; --version) echo "release 12.8, V12.8.93" ;; esac\n' >"$scratch/an-nvcc"
 printf '#!/bin/sh\ncase $1 in --cflags) echo -DBY_A_PKG_CONFIG ;; --libs) echo -ljansson ;; esac\n' >"$scratch/a-pkg-config"
 chmod +x "$scratch"/a*
-configured --without-hwloc --enable-kernels JANSSON_LIBS= JANSSON_CPPFLAGS= NVCC_GENCODE= \
+configured --without-hwloc --enable-kernels --enable-static JANSSON_LIBS= JANSSON_CPPFLAGS= NVCC_GENCODE= \
     NVCC='env X=1 an-nvcc' PKG_CONFIG=a-pkg-config
 tap_point $? "configure, with other commands" "$(tail -n 20 "$scratch/log")"
 [[ $(made NVCC) = *' env X=1 an-nvcc' && $(made NVCC_GENCODE) = *' -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90' ]]
 tap_point $? "NVCC may be a name, and have arguments" "$(made 'NVCC(_GENCODE)?')"
 [[ $(made JANSSON_CPPFLAGS) = *' -DBY_A_PKG_CONFIG' ]]
 tap_point $? "PKG_CONFIG may be a name" "$(made '(PKG_CONFIG|JANSSON_.*)')"
+grep -qx build_old_libs=no "$scratch/build/libtool"
+tap_point $? "--enable-static makes no static library"
+
+! configured --disable-shared && grep -q 'error: --disable-shared' "$scratch/log"
+tap_point $? "--disable-shared is refused" "$(tail -n 20 "$scratch/log")"
 tap_done
