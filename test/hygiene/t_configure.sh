@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# configure takes the commands that it is told, refuses a build without the plugin, and makes no static library.
+# configure takes the commands that it is told, refuses what leads to no plugin, and makes no static library.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -30,4 +30,6 @@ tap_point $? "--enable-static makes no static library"
 
 ! configured --disable-shared && grep -q 'error: --disable-shared' "$scratch/log"
 tap_point $? "--disable-shared is refused" "$(tail -n 20 "$scratch/log")"
+! configured --prefix=/usr --libdir='/opt/one hop/lib' && grep -q "error: .*'/opt/one hop/lib'" "$scratch/log"
+tap_point $? "a folder that libtool cannot install to is refused" "$(tail -n 20 "$scratch/log")"
 tap_done
