@@ -41,6 +41,8 @@ if command -v pkg-config >/dev/null; then
         [ -z "$(pkg-config --libs onehop)" ] && pkg-config --validate onehop
     tap_point $? "pkg-config: pluginlibdir, the version, and nothing to link" \
         "$(pkg-config --variable=pluginlibdir onehop; pkg-config --modversion --libs onehop)"
+    [[ $(sed -n '/^Summary: */{s///p;q}' "$abs_top_srcdir/packaging/onehop.spec") = "$(sed -n 's/^Description: \(.*\);.*/\1/p' "$stage$libdir/pkgconfig/onehop.pc")" ]]
+    tap_point $? "and what the RPM package says of onehop" "$(grep Description "$stage$libdir/pkgconfig/onehop.pc")"
 else
     tap_skip "pkg-config" "no pkg-config"
 fi
