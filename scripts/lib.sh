@@ -96,7 +96,7 @@ oh_library_folder() {
     for folder in "${folders[@]}"; do
         [ -z "$folder" ] || [ ! -e "$folder/$1" ] || { echo "$folder"; return; }
     done
-    folder=$(ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }')
+    folder=$(ldconfig -p 2>/dev/null | awk -v name="$1" -v machine="$(uname -m | tr _ -)" 'index(tolower($2), machine) && $1 == name { print $NF; exit }')
     [ -z "$folder" ] || dirname "$folder"
 }
 

@@ -26,6 +26,17 @@ wait $script
 [ $? = 143 ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
 tap_point $? "a script that is ended takes its command along" "command: $command"
 
+# Machines whose linker knows libraries of another one, too.
+mkdir "$scratch/bin"
+printf '#!/bin/sh\nprintf "\\t%%s\\n" "libx.so.2 (libc6,AArch64) => /arm/libx.so.2" "libx.so.2 (libc6,x86-64) => /intel/libx.so.2"\n' >"$scratch/bin/ldconfig"
+for machine in "x86_64 /intel" "aarch64 /arm"; do
+    printf '#!/bin/sh\necho %s\n' "${machine% *}" >"$scratch/bin/uname"
+    chmod +x "$scratch"/bin/*
+    folder=$(PATH=$scratch/bin:$PATH LD_LIBRARY_PATH='' bash -c '. "$0"; oh_library_folder libx.so.2' "$abs_top_srcdir/scripts/lib.sh")
+    [ "$folder" = "${machine#* }" ]
+    tap_point $? "where ${machine% *} finds a library" "$folder"
+done
+
 # The arguments of configure that scripts/deb and rpm hand on.
 for words in "" "--with-nccl=/n CFLAGS=-O2_-g CC=it's '' --x"; do
     mapfile -t words < <(tr ' _' '\n ' <<<"$words" | sed '/^$/d')
