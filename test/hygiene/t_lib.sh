@@ -46,6 +46,23 @@ for words in "" "--with-nccl=/n CFLAGS=-O2_-g CC=it's '' --x"; do
     tap_point $? "${#words[@]} words are quoted for a shell" "$text"
 done
 
+# The date of scripts/deb, by which all clones of a commit make the same package.
+if command -v git >/dev/null; then
+    mkdir "$scratch/clone"
+    touch "$scratch/clone/NEWS.md"
+    (cd "$scratch/clone" && git init -q && git add NEWS.md &&
+        GIT_COMMITTER_DATE='1700000000 +0100' git -c user.name=x -c user.email=x commit -qm x) >"$scratch/git.log" 2>&1
+    date=$(cd "$scratch/clone" && unset SOURCE_DATE_EPOCH && eval "$(grep '^date=' "$abs_top_srcdir/scripts/deb")" && echo "$date")
+    [ "$date" = "Tue, 14 Nov 2023 22:13:20 +0000" ]
+    tap_point $? "a Debian package has the date of the commit" "$date; $(cat "$scratch/git.log")"
+    date=$(cd "$scratch/clone" && rm -rf .git && touch -d @1600000000 NEWS.md && unset SOURCE_DATE_EPOCH &&
+        eval "$(grep '^date=' "$abs_top_srcdir/scripts/deb")" && echo "$date")
+    [ "$date" = "Sun, 13 Sep 2020 12:26:40 +0000" ]
+    tap_point $? "without git, that of NEWS.md" "$date"
+else
+    tap_skip "a Debian package has the date of the commit" "no git"
+fi
+
 # BUILD_DIR may have files of others.
 mkdir -p "$scratch/dist/scripts" "$scratch/out/source"
 touch "$scratch/out/source/theirs"
