@@ -17,6 +17,9 @@ AC_DEFUN([OH_NCCL], [
   oh_saved_CPPFLAGS="$CPPFLAGS"
   CPPFLAGS="$CPPFLAGS $NCCL_CPPFLAGS $CUDA_CPPFLAGS"
   AC_COMPUTE_INT([oh_nccl_version], [NCCL_VERSION_CODE], [@%:@include <nccl.h>], [oh_nccl_version=0])
+  # That of 2.19 has ncclBfloat16 only where cuda_bf16.h has types, which are for C++.
+  AS_IF([test "$oh_nccl_version" -gt 0], [AC_COMPILE_IFELSE([AC_LANG_PROGRAM([[#include <nccl.h>]], [[return ncclBfloat16;]])], [],
+    [NCCL_CPPFLAGS="$NCCL_CPPFLAGS -D__CUDA_BF16_TYPES_EXIST__="])])
   CPPFLAGS="$oh_saved_CPPFLAGS"
   oh_summary_nccl="$((oh_nccl_version / 10000)).$((oh_nccl_version % 10000 / 100)).$((oh_nccl_version % 100))"
   AS_IF([test "$oh_nccl_version" -ge 21900], [AC_MSG_RESULT([$oh_summary_nccl])],

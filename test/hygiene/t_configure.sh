@@ -18,13 +18,22 @@ made() {
 printf '#!/bin/sh\ncase $1 in --list-gpu-code) echo sm_90 ;; --version) echo "release 12.8, V12.8.93" ;; esac\n' >"$scratch/an-nvcc"
 printf '#!/bin/sh\ncase $1 in --cflags) echo -DBY_A_PKG_CONFIG ;; --libs) echo -ljansson ;; esac\n' >"$scratch/a-pkg-config"
 chmod +x "$scratch"/a*
-configured --without-hwloc --enable-kernels --enable-static JANSSON_LIBS= JANSSON_CPPFLAGS= NVCC_GENCODE= \
+mkdir -p "$scratch/nccl/include"
+cat >"$scratch/nccl/include/nccl.h" <<'END'
+#define NCCL_VERSION_CODE 21903
+#ifdef __CUDA_BF16_TYPES_EXIST__
+enum { ncclBfloat16 = 9 };
+#endif
+END
+configured --without-hwloc --enable-kernels --enable-static --with-nccl="$scratch/nccl" JANSSON_LIBS= JANSSON_CPPFLAGS= NVCC_GENCODE= \
     NVCC='env X=1 an-nvcc' PKG_CONFIG=a-pkg-config
 tap_point $? "configure, with other commands" "$(tail -n 20 "$scratch/log")"
 [[ $(made NVCC) = *' env X=1 an-nvcc' && $(made NVCC_GENCODE) = *' -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90' ]]
 tap_point $? "NVCC may be a name, and have arguments" "$(made 'NVCC(_GENCODE)?')"
 [[ $(made JANSSON_CPPFLAGS) = *' -DBY_A_PKG_CONFIG' ]]
 tap_point $? "PKG_CONFIG may be a name" "$(made '(PKG_CONFIG|JANSSON_.*)')"
+[[ $(made NCCL_CPPFLAGS) = *" $scratch/nccl/include -D__CUDA_BF16_TYPES_EXIST__=" ]]
+tap_point $? "bfloat16 of an nccl.h that has it for C++ alone" "$(made NCCL_CPPFLAGS)"
 grep -qx build_old_libs=no "$scratch/build/libtool"
 tap_point $? "--enable-static makes no static library"
 
