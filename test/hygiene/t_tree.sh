@@ -32,16 +32,17 @@ tap_empty "$(for page in doc/*.md SECURITY.md CONTRIBUTING.md; do
     page=${page#doc/}
     [ "$page" = README.md ] || grep -qF -e "]($page)" -e "](../$page)" doc/README.md || echo "$page"
 done)" "doc/README.md names every page, and what stands above"
+# shown WORDS: as the makefile expands them, one a line.
+shown() {
+    (unset MAKEFLAGS MFLAGS MAKELEVEL && printf 'include Makefile\nshow:\n\t@for word in %s; do echo $$word; done\n' "$1" |
+        ${MAKE:-make} -s --no-print-directory -C "$abs_top_builddir" -f - show)
+}
+tap_empty "$(shown '$(bin_PROGRAMS) $(noinst_PROGRAMS) $(lib_LTLIBRARIES) $(noinst_LTLIBRARIES) $(noinst_DATA)' | grep '^test/')" \
+    "who builds onehop builds no program of the tests, which need later headers"
 if git rev-parse --git-dir >/dev/null 2>&1; then
     tap_empty "$(git ls-files | grep -E '(^|/)(Makefile|config\.(h|log|status)|libtool|stamp-h1|[^/]*\.(o|lo|la|so))$')" \
         "nothing that a build makes is tracked"
-    made=$(unset MAKEFLAGS MFLAGS MAKELEVEL; ${MAKE:-make} -s --no-print-directory -C "$abs_top_builddir" -f - show <<'END'
-include Makefile
-show:
-	@printf '%s\n' $(bin_PROGRAMS) $(noinst_PROGRAMS) $(check_PROGRAMS) $(EXTRA_PROGRAMS) $(noinst_DATA) $(man_MANS) $(CLEANFILES)
-END
-    )
-    tap_empty "$(git check-ignore --no-index -nv --stdin <<<"$made" | sed -n 's/^::\t//p')" "git ignores what a build in the tree makes"
+    tap_empty "$(git check-ignore --no-index -nv --stdin < <(shown '$(bin_PROGRAMS) $(check_PROGRAMS) $(EXTRA_PROGRAMS) $(noinst_DATA) $(man_MANS) $(CLEANFILES)') | sed -n 's/^::\t//p')" "git ignores what a build in the tree makes"
 else
     tap_skip "nothing that a build makes is tracked" "no repository"
     tap_skip "git ignores what a build in the tree makes" "no repository"
