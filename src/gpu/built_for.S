@@ -9,4 +9,4 @@ oh_architectures:
     .incbin "kernels/architectures"
     .byte 0
 
-    .section .note.GNU-stack, "", %progbits
+#include "util/notes.S"

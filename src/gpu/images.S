@@ -22,4 +22,4 @@ oh_image_\name:
     oh_image broadcast
     oh_image verify
 
-    .section .note.GNU-stack, "", %progbits
+#include "util/notes.S"

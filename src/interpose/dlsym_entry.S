@@ -98,4 +98,4 @@
     .endm
     export dlsym
     export dlvsym
-    .section .note.GNU-stack, "", %progbits
+#include "util/notes.S"

@@ -9,4 +9,4 @@ oh_shipped_tables:
     .incbin "src/plan/shipped.tuning"
     .byte 0
 
-    .section .note.GNU-stack, "", %progbits
+#include "util/notes.S"

@@ -27,6 +27,24 @@ tap_point $? "it is bound at load and stays loaded" "$flags"
 tap_empty "$(grep -E 'TEXTREL|RPATH|RUNPATH' <<<"$dynamic")" "no text relocations, no run path"
 tap_empty "$(readelf -lW "$object" | grep 'GNU_STACK.*E ')" "the stack is not executable"
 
+# What the linker finds in each of the objects it notes in the plugin; the compiler sees to those of C.
+assembled=$(mktemp)
+unmarked() {
+    local source
+    for source in $(cd "$abs_top_srcdir" && find src -name '*.S' ! -name notes.S); do
+        # shellcheck disable=SC2086
+        $CC "$1" -I"$abs_top_srcdir/src" -Wa,-I"$abs_top_srcdir" -c -o "$assembled" "$abs_top_srcdir/$source" &&
+            readelf -nW "$assembled" | grep -q "$2" || echo "$source"
+    done
+}
+name="with CET or BTI asked for, assembly is marked as what keeps to it"
+case $($CC -dumpmachine) in
+x86_64-*) tap_empty "$(cd "$abs_top_builddir" && unmarked -fcf-protection=full 'IBT, SHSTK')" "$name" ;;
+aarch64-*) tap_empty "$(cd "$abs_top_builddir" && unmarked -mbranch-protection=standard BTI)" "$name" ;;
+*) tap_skip "$name" "another machine" ;;
+esac
+rm -f "$assembled"
+
 found=$(nm -D --defined-only "$object" | awk '$2 != "A" { sub("@.*", "", $3); print $3 }' | sort -u)
 thunks=$(sed -n '/define OH_NCCL_QUERIES/,/^$/d; s/^ *X(\([A-Za-z]*\),.*/nccl\1/p' "$abs_top_srcdir/src/comm/nccl.h")
 own=$(sed -n 's/^ONEHOP_API .*\<\(onehop[A-Z][A-Za-z]*\)(.*/\1/p' "$abs_top_srcdir/include/onehop/onehop.h")

@@ -12,4 +12,4 @@ oh_image_floor:
     .incbin "kernels/floor.fatbin"
     .byte 0
 
-    .section .note.GNU-stack, "", %progbits
+#include "util/notes.S"
