@@ -62,6 +62,11 @@ tap_empty "$(unpackaged "$(cat "$abs_top_srcdir"/packaging/debian/*.install)")" 
 spec=$(sed -n 's,^%{_bindir},usr/bin,p; s,^%{_libdir},usr/lib/triplet,p; s,^%{_datadir},usr/share,p
     s,^%{_mandir},usr/share/man,p; s,^%{_includedir},usr/include,p' "$abs_top_srcdir/packaging/onehop.spec")
 tap_empty "$(unpackaged "$spec")" "every file is in an RPM package"
+words=$($make -n -o all -C "$abs_top_builddir" check-gpu 2>/dev/null | sed -n 's,^[^ ]* *install \(.*\) >/dev/null$,\1,p')
+folders=$(for name in bindir libdir includedir datadir mandir DESTDIR; do echo "$name=/elsewhere"; done)
+eval "words=($folders install $words)" # the later one counts
+[ ${#words[@]} -gt 8 ] && elsewhere=$($make -n -C "$abs_top_builddir" "${words[@]}" | grep -E '(mkdir|install|ln|rm) .*/elsewhere')
+tap_empty "$elsewhere" "make check-gpu installs into the build tree, whatever folders configure was told"
 log=$($make -s -C "$abs_top_builddir" uninstall DESTDIR="$stage" 2>&1)
 tap_point $? "make uninstall" "$log"
 tap_empty "$(find "$stage" ! -type d)" "leaves no file"
