@@ -15,8 +15,10 @@ AC_DEFUN([OH_HWLOC], [
     AS_IF([test "x$with_hwloc" != xyes], [
         AS_IF([test ! -r "$with_hwloc/include/hwloc.h"],
           [AC_MSG_ERROR([--with-hwloc: there is no $with_hwloc/include/hwloc.h])])
-        HWLOC_CPPFLAGS="-isystem $with_hwloc/include"
-        HWLOC_LIBS="-L$with_hwloc/lib -Wl,-rpath,$with_hwloc/lib -lhwloc"],
+        HWLOC_LIBS=-lhwloc
+        AS_IF([test "$with_hwloc" != /usr], [
+          HWLOC_CPPFLAGS="-isystem $with_hwloc/include"
+          HWLOC_LIBS="-L$with_hwloc/lib -Wl,-rpath,$with_hwloc/lib -lhwloc"])],
       [test -n "$PKG_CONFIG" && $PKG_CONFIG --exists hwloc], [
         HWLOC_CPPFLAGS=$($PKG_CONFIG --cflags hwloc)
         HWLOC_LIBS=$($PKG_CONFIG --libs hwloc)],

@@ -25,7 +25,9 @@ cat >"$scratch/nccl/include/nccl.h" <<'END'
 enum { ncclBfloat16 = 9 };
 #endif
 END
-configured --without-hwloc --enable-kernels --enable-static --with-nccl="$scratch/nccl" JANSSON_LIBS= JANSSON_CPPFLAGS= NVCC_GENCODE= \
+hwloc=--without-hwloc
+[ ! -r /usr/include/hwloc.h ] || hwloc=--with-hwloc=/usr
+configured $hwloc --enable-kernels --enable-static --with-nccl="$scratch/nccl" JANSSON_LIBS= JANSSON_CPPFLAGS= NVCC_GENCODE= \
     NVCC='env X=1 an-nvcc' PKG_CONFIG=a-pkg-config
 tap_point $? "configure, with other commands" "$(tail -n 20 "$scratch/log")"
 [[ $(made NVCC) = *' env X=1 an-nvcc' && $(made NVCC_GENCODE) = *' -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90' ]]
@@ -34,6 +36,8 @@ tap_point $? "NVCC may be a name, and have arguments" "$(made 'NVCC(_GENCODE)?')
 tap_point $? "PKG_CONFIG may be a name" "$(made '(PKG_CONFIG|JANSSON_.*)')"
 [[ $(made NCCL_CPPFLAGS) = *" $scratch/nccl/include -D__CUDA_BF16_TYPES_EXIST__=" ]]
 tap_point $? "bfloat16 of an nccl.h that has it for C++ alone" "$(made NCCL_CPPFLAGS)"
+[[ $(made HWLOC_LIBS) != *rpath* && $(made HWLOC_CPPFLAGS) != *-isystem* ]]
+tap_point $? "no run path to hwloc of the system" "$(made 'HWLOC_(LIBS|CPPFLAGS)')"
 grep -qx build_old_libs=no "$scratch/build/libtool"
 tap_point $? "--enable-static makes no static library"
 
