@@ -249,7 +249,7 @@ oh_find_toolkit() {
         done
     fi
     if [ -z "$cuda" ]; then
-        oh_nvcc=$(command -v "${oh_nvcc:-nvcc}" || command -v /usr/local/cuda/bin/nvcc || true)
+        oh_nvcc=$(command -v "$(sed 's/.* //' <<<"${oh_nvcc:-nvcc}")" || command -v /usr/local/cuda/bin/nvcc || true)
         cuda=/usr/local/cuda
         [ -z "$oh_nvcc" ] || cuda=$(dirname "$(dirname "$(readlink -f "$oh_nvcc")")")
         if [ -z "$oh_nvcc" ] && [ $kernels = yes ]; then

@@ -37,6 +37,15 @@ for machine in "x86_64 /intel" "aarch64 /arm"; do
     tap_point $? "where ${machine% *} finds a library" "$folder"
 done
 
+# An nvcc behind another command.
+mkdir -p "$scratch/toolkit"/{bin,include}
+printf '#!/bin/sh\n' >"$scratch/toolkit/bin/an-nvcc"
+chmod +x "$scratch/toolkit/bin/an-nvcc"
+touch "$scratch/toolkit/include"/{cuda,nccl}.h
+found=$(PATH=$scratch/toolkit/bin:$PATH bash -c '. "$0"; oh_find_toolkit "NVCC=env an-nvcc"; echo "$oh_nvcc $oh_lacks"' "$abs_top_srcdir/scripts/lib.sh")
+[ "$found" = "$scratch/toolkit/bin/an-nvcc " ]
+tap_point $? "NVCC=COMMAND NVCC: the toolkit of that nvcc" "$found"
+
 # The arguments of configure that scripts/deb and rpm hand on.
 for words in "" "--with-nccl=/n CFLAGS=-O2_-g CC=it's '' --x"; do
     mapfile -t words < <(tr ' _' '\n ' <<<"$words" | sed '/^$/d')
