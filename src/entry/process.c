@@ -13,6 +13,7 @@
 
 #include "entry/entry.h"
 #include "util/env.h"
+#include "util/scope.h"
 
 static atomic_bool forked;
 static bool disabled;
@@ -65,6 +66,7 @@ static void end_hooks(void)
 /* Destructors of other objects may still make calls, and end communicators. */
 static void print_last(void)
 {
+    OH_BOUND_LOCKS();
     if (!is_child()) {
         oh_comms_print_stats();
     }
@@ -77,6 +79,7 @@ __attribute__((constructor)) OH_EARLY static void set_last_action(void)
 
 __attribute__((destructor)) static void leave_at_exit(void)
 {
+    OH_BOUND_LOCKS();
     if (!is_child()) {
         end_hooks();
         oh_initial_comm_end_process();

@@ -36,6 +36,7 @@ static void stop_at_exit(int status, void *argument)
 {
     struct oh_bgthread *worker = argument;
     (void)status;
+    OH_BOUND_LOCKS();
     oh_bgthread_refuse();
     oh_bgthread_stop(worker, worker->stop_ns);
 }
@@ -172,7 +173,10 @@ bool oh_bgthread_stop(struct oh_bgthread *worker, uint64_t ns)
         return false;
     }
     OH_LOCK(&worker->mutex);
-    worker->stopping = true;
+    worker->stopping = true; /* also without the mutex */
+    if (!OH_IS_LOCKED()) {
+        return true;
+    }
     pthread_cond_signal(&worker->wake);
     while (worker->running && oh_bgthread_await(worker, until_ns)) {
     }

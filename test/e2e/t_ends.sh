@@ -70,4 +70,13 @@ for at in flock:1 ftruncate:1 posix_fallocate:1 mmap:1 cuMemAlloc_v2:1; do
 done
 [ "$names" -gt 0 ]
 tap_point $? "some were killed while the file had its name ($names)"
+
+# exit() from a signal's handler that has interrupted onehop there, with a mutex locked or not: the end waits for no mutex that
+# its own thread holds.
+for at in flock:1 linkat:1 memfd_create:1 fcntl:1 unlink:1 read:1 readlink:1 gethostname:2 pthread_create:1; do
+    SIMNODE_EXIT=$at run_work --nranks 2
+    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ]
+    tap_point $? "a signal's handler exits at $at: the process ends" "$(diagnosis)"
+done
+SIMNODE_EXIT=unlink:1 expect_counts "the communicator has its record" '2:stats: rank [01] nranks 2 served=0' -- run_work --nranks 2
 tap_done

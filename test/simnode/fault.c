@@ -23,7 +23,8 @@ enum act {
     ACT_FAIL,
     ACT_KILL,
     ACT_STOP,
-    ACT_QUIT
+    ACT_QUIT,
+    ACT_EXIT
 };
 
 struct fault {
@@ -77,6 +78,7 @@ static void read_environment(void)
     read_faults("SIMNODE_KILL", ACT_KILL);
     read_faults("SIMNODE_STOP", ACT_STOP);
     read_faults("SIMNODE_QUIT", ACT_QUIT);
+    read_faults("SIMNODE_EXIT", ACT_EXIT);
     caller_name = getenv("SIMNODE_CALLER");
     from = getenv("SIMNODE_FROM");
     atomic_store(&begun, from == NULL);
@@ -126,6 +128,8 @@ static bool act_on(enum act act)
         break;
     case ACT_QUIT:
         _exit(0);
+    case ACT_EXIT:
+        exit(0);
     }
     return false;
 }

@@ -4,9 +4,10 @@
  *
  * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n).
  * Written likewise: SIMNODE_KILL ends the process there by SIGKILL, SIMNODE_STOP stops it by SIGSTOP, SIMNODE_QUIT ends
- * it by _exit(0). SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only
- * calls count that come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come
- * after the first call of that function, by any caller. Each simulated library counts for itself.
+ * it by _exit(0), SIMNODE_EXIT by exit(0), as a signal's handler does that interrupts the caller there.
+ * SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only calls count that
+ * come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come after the first
+ * call of that function, by any caller. Each simulated library counts for itself.
  */
 #ifndef TEST_SIMNODE_FAULT_H_
 #define TEST_SIMNODE_FAULT_H_

@@ -406,7 +406,7 @@ void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns)
 void oh_attach_cancel(struct oh_comm *comm, const char *reason)
 {
     OH_LOCK(&comm->attach.mutex);
-    if (oh_comm_state(comm) < OH_COMM_CUTOVER) {
+    if (OH_IS_LOCKED() && oh_comm_state(comm) < OH_COMM_CUTOVER) {
         oh_segment_vote_no(&comm->segment, reason);
         if (!comm->attach.declined) {
             snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);

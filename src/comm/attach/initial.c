@@ -156,5 +156,7 @@ void oh_initial_comm_forget(const struct oh_comm *comm)
 void oh_initial_comm_end_process(void)
 {
     OH_LOCK(&mutex);
-    give_up();
+    if (OH_IS_LOCKED()) {
+        give_up();
+    }
 }

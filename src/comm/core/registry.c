@@ -107,7 +107,7 @@ void oh_registry_remove(struct oh_comm *comm)
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user)
 {
     OH_LOCK(&mutex);
-    for (size_t i = 0; i < SLOTS; i++) {
+    for (size_t i = 0; i < SLOTS && OH_IS_LOCKED(); i++) {
         ncclComm_t there = atomic_load_explicit(&slots[i].nccl, memory_order_relaxed);
         if (there && there != REMOVED) {
             visit(atomic_load_explicit(&slots[i].comm, memory_order_relaxed), user);

@@ -81,12 +81,11 @@ void oh_comm_publish_facts(struct oh_comm *comm)
     oh_live_update(&comm->live, &record);
 }
 
-/* A set-up in the background may just be ending. */
+/* A set-up in the background may just be ending. At the end of the process also without the mutex: this only reads. */
 static struct oh_stats_record record_of(struct oh_comm *comm)
 {
-    pthread_mutex_lock(&comm->attach.mutex);
+    OH_LOCK(&comm->attach.mutex);
     struct oh_stats_record record = facts_of(comm);
-    pthread_mutex_unlock(&comm->attach.mutex);
     oh_stats_copy(oh_comm_counters(comm), &record);
     return record;
 }

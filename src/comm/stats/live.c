@@ -104,7 +104,7 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record)
 {
     OH_LOCK(&mutex);
-    if (ref->entry) {
+    if (ref->entry && OH_IS_LOCKED()) {
         change(ref->entry, record, true);
     }
 }

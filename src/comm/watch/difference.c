@@ -57,7 +57,7 @@ static void format_value(uint32_t signature, uint64_t bits, char text_p[VALUE_TE
 static bool is_verified(struct oh_comm *comm)
 {
     OH_LOCK(&comm->attach.mutex);
-    return oh_comm_has_agreed(comm) && comm->verify.interval > 0;
+    return OH_IS_LOCKED() && oh_comm_has_agreed(comm) && comm->verify.interval > 0;
 }
 
 static void publish(struct oh_comm *comm)

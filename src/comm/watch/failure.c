@@ -108,7 +108,7 @@ void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
 {
     uint32_t none = OH_RANK_ACTIVE;
     OH_LOCK(&comm->attach.mutex);
-    struct oh_progress *progress = own_progress(comm);
+    struct oh_progress *progress = OH_IS_LOCKED() ? own_progress(comm) : NULL;
     if (!progress) {
         return; /* no rank reads it */
     }
