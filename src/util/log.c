@@ -182,7 +182,7 @@ static void take_back(int signal, const sigset_t *pending)
  * A pipe without a reader, or a limit on the size of files, must not end the program: SIGPIPE and SIGXFSZ are held
  * meanwhile. A write's signal is its thread's. The program's handlers and mask stay as they are.
  */
-void oh_output_write(int fd, const char *text, size_t length)
+bool oh_output_write(int fd, const char *text, size_t length)
 {
     sigset_t held, pending, before;
     ssize_t written;
@@ -198,10 +198,13 @@ void oh_output_write(int fd, const char *text, size_t length)
             length -= (size_t)written;
         }
     } while (length > 0 && (written > 0 || (written < 0 && errno == EINTR)));
-    if (written < 0 && errno == EPIPE) {
+    const int error = errno;
+    if (written < 0 && error == EPIPE) {
         take_back(SIGPIPE, &pending);
-    } else if (written < 0 && errno == EFBIG) {
+    } else if (written < 0 && error == EFBIG) {
         take_back(SIGXFSZ, &pending);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return length == 0;
 }

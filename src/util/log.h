@@ -10,6 +10,7 @@
 #ifndef OH_UTIL_LOG_H_
 #define OH_UTIL_LOG_H_
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,7 +77,10 @@ void oh_output_expand(const char *pattern, char *path_p);
 /* Opens the file of `pattern`, close-on-exec. create: O_CREAT, or 0. Returns the descriptor, or -1 and errno. */
 int oh_output_open(const char *pattern, int create);
 
-/* Writes as much as can be written. Callers write whole lines, so that those of several processes do not mix. */
-void oh_output_write(int fd, const char *text, size_t length);
+/*
+ * Writes as much as can be written. Callers write whole lines, so that those of several processes do not mix. Returns
+ * false, with errno set, if not all could be written.
+ */
+bool oh_output_write(int fd, const char *text, size_t length);
 
 #endif

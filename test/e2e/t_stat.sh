@@ -226,6 +226,22 @@ ONEHOP_STATS=json:$scratch/link run_app --nranks 2 --counts 5
 [ "$status" = 0 ] && [ ! -s "$scratch/target" ] && [ "$(count_of 'WARN ONEHOP_STATS: .*link cannot be opened')" = 2 ]
 tap_point $? "a link is not followed" "$(cat "$out")"
 
+# A file whose size is beyond the limit stands for a full disk. Each rank has three communicators, and says so once.
+truncate -s 1T "$scratch/full"
+run_limited_files() {
+    run_limited bash -c 'ulimit -f 100000000; exec "$@"' - env LD_PRELOAD="$plugin" "$@" "$app" --nranks 2 --counts 5 --batch 3 \
+        --comms 3
+}
+for file in "" /gone/file /none /full; do
+    problem="opened: "
+    [ "$file" != /full ] || problem="written: File too large"
+    ONEHOP_DEBUG=WARN ONEHOP_STATS=1 expect_counts "ONEHOP_STATS_FILE=$file: said once, and the calls go on" 2:WARN \
+        "2:WARN ONEHOP_STATS_FILE: $scratch$file cannot be $problem" 6:stats: served=6 \
+        -- run_limited_files ONEHOP_STATS_FILE="$scratch$file"
+done
+ONEHOP_DEBUG=WARN expect_counts "ONEHOP_STATS with a file: the same" 2:WARN \
+    "2:WARN ONEHOP_STATS: $scratch/full cannot be written: File too large" -- run_limited_files ONEHOP_STATS=json:"$scratch/full"
+
 # --- the log's file
 
 ONEHOP_DEBUG=INFO ONEHOP_DEBUG_FILE=$scratch/log.%p ONEHOP_STATS=text run_app --nranks 2 --counts 5

@@ -158,19 +158,21 @@ struct destination {
     bool json;
     bool exists; /* `onehop run` has made the file: a process that ends after the reader finds none, and makes none */
     const char *path; /* NULL: where the log goes */
+    const char *variable;
 };
 
 static struct destination get_file(void)
 {
     const char *path = oh_env_path(OH_ENV_STATS_FILE, NULL);
-    return (struct destination){.wanted = path != NULL, .json = true, .exists = true, .path = path};
+    return (struct destination){
+        .wanted = path != NULL, .json = true, .exists = true, .path = path, .variable = "ONEHOP_STATS_FILE"};
 }
 
 /* "0", "1", or "text" or "json", with a colon and a path or without. */
 static struct destination get_destination(void)
 {
     const char *text = oh_env_text(OH_ENV_STATS);
-    struct destination destination = {.wanted = text && strcmp(text, "0") != 0};
+    struct destination destination = {.wanted = text && strcmp(text, "0") != 0, .variable = "ONEHOP_STATS"};
     if (!destination.wanted || strcmp(text, "1") == 0) {
         return destination;
     }
@@ -192,14 +194,16 @@ static void give_out(const struct destination *destination, const struct oh_stat
     const int fd = destination->path ? oh_output_open(destination->path, destination->exists ? 0 : O_CREAT) : -1;
     line[length] = '\n'; /* in the place of the final zero */
     if (fd >= 0) {
-        oh_output_write(fd, line, length + 1);
+        if (!oh_output_write(fd, line, length + 1)) {
+            OH_WARN("%s: %s cannot be written: %m", destination->variable, destination->path);
+        }
         close(fd);
     } else if (!destination->path && destination->json) {
         oh_log_raw(line, length + 1);
     } else if (!destination->path) {
         oh_log_write(NULL, "stats:", "%.*s", (int)length, line); /* whatever the level: the user has asked for it */
-    } else if (!destination->exists) {
-        OH_WARN("ONEHOP_STATS: %s cannot be opened: %m", destination->path);
+    } else {
+        OH_WARN("%s: %s cannot be opened: %m", destination->variable, destination->path);
     }
 }
 
