@@ -47,10 +47,12 @@ void oh_log_raw(const char *line, size_t length)
     const int saved = errno;
     const char *pattern = oh_env_path(OH_ENV_DEBUG_FILE, NULL);
     const int fd = pattern ? oh_output_open(pattern, O_CREAT) : STDERR_FILENO;
-    if (fd < 0) {
-        OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be opened (%s); the log goes to stderr", pattern, strerror(errno));
+    const bool is_written = fd >= 0 && oh_output_write(fd, line, length);
+    if (pattern && !is_written) {
+        OH_WARN("ONEHOP_DEBUG_FILE=%s cannot be %s (%s); the log goes to stderr", pattern,
+                fd < 0 ? "opened" : "written", strerror(errno));
+        oh_output_write(STDERR_FILENO, line, length);
     }
-    oh_output_write(fd < 0 ? STDERR_FILENO : fd, line, length);
     if (pattern && fd >= 0) {
         close(fd);
     }

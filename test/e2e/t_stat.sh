@@ -252,6 +252,9 @@ ONEHOP_DEBUG=INFO ONEHOP_DEBUG_FILE=$scratch/link run_app --nranks 2 --counts 5
 [ "$status" = 0 ] && [ "$(count_of 'WARN ONEHOP_DEBUG_FILE=.* cannot be opened .*; the log goes to stderr')" = 2 ] &&
     [ "$(count_of 'served by onehop')" = 2 ] && [ ! -s "$scratch/target" ]
 tap_point $? "a file that cannot be had: said once, and stderr has the log" "$(cat "$out")"
+ONEHOP_DEBUG=INFO expect_counts "a disk that is full: the same" '6:served by onehop' 2:WARN \
+    '2:WARN ONEHOP_DEBUG_FILE=.*full cannot be written .File too large.; the log goes to stderr' \
+    -- run_limited_files ONEHOP_DEBUG_FILE="$scratch/full"
 ONEHOP_DEBUG_FILE=/dev/full ONEHOP_STATS=json:/dev/full expect_right "what is no file is not written to" \
     -- run_app --nranks 2 --counts 5
 expect_no_files
