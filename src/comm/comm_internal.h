@@ -288,7 +288,7 @@ static inline ncclResult_t oh_comm_error(const struct oh_comm *comm)
 void oh_comm_shrinks_free(struct oh_comm *comm);
 
 ncclResult_t oh_registry_add(struct oh_comm *comm);
-void oh_registry_remove(struct oh_comm *comm);
+void oh_registry_remove(struct oh_comm *comm); /* its counts move to those of ended communicators */
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);
 
 /* Forgets one op, if it is known; all. */

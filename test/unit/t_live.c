@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_live.c - what a process shows: rows are given and taken back, counts outlive their row; and what the reader makes
- * of a page that somebody has tampered with
+ * t_live.c - what a process shows: rows are given and taken back, counts outlive their row, no sum goes back while
+ * communicators end; and what the reader makes of a page that somebody has tampered with
  */
 #include "comm/stats/record.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,71 @@ static void test_life(void)
     memset(&comms[1].live.counters, 0, sizeof comms[1].live.counters);
     oh_live_add(&comms[1].live, comms[1].id.key.word[0]);
     tap_ok(comms[1].live.entry == left && atomic_load(&left->counters.calls[1]) == 0, "a row is used again, from zero");
+}
+
+/* --- communicators that come and go while they are read ----------------------------------------------------------- */
+
+static atomic_uint_fast64_t counted;
+static atomic_bool enough;
+
+static void *come_and_go(void *argument)
+{
+    struct oh_comm *comm = argument;
+    comm->id.nccl = argument;
+    while (!atomic_load(&enough)) {
+        memset(&comm->live.counters, 0, sizeof comm->live.counters);
+        oh_live_add(&comm->live, comm->id.key.word[0]);
+        oh_registry_add(comm);
+        oh_comm_publish_facts(comm);
+        for (int i = 0; i < 2000; i++) {
+            oh_counter_add(&oh_comm_counters(comm)->collectives[0], 1);
+            atomic_fetch_add(&counted, 1);
+        }
+        oh_registry_remove(comm);
+    }
+    return NULL;
+}
+
+static uint64_t sum_of_page(void)
+{
+    struct oh_live_view view;
+    if (!look(&view) || view.torn > 0) {
+        return UINT64_MAX;
+    }
+    uint64_t sum = view.ended_totals.collectives[0];
+    for (size_t i = 0; i < view.entries; i++) {
+        sum += view.entry[i].collectives[0];
+    }
+    oh_live_view_free(&view);
+    return sum;
+}
+
+static uint64_t sum_inside(void)
+{
+    onehop_process_info_t info;
+    oh_comms_describe(&info);
+    return info.calls_by_collective[0];
+}
+
+/* A counter may be one ahead of what is counted here. */
+static void test_changes(uint64_t (*sum)(void), const char *where)
+{
+    const uint64_t before = sum();
+    pthread_t thread;
+    int low = 0, high = 0;
+    atomic_store(&counted, before);
+    atomic_store(&enough, false);
+    pthread_create(&thread, NULL, come_and_go, &comms[3]);
+    for (int i = 0; i < 5000; i++) {
+        const uint64_t least = atomic_load(&counted), seen = sum(), most = atomic_load(&counted) + 1;
+        low += seen < least;
+        high += seen > most;
+    }
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    tap_ok(low == 0 && high == 0, "%s: communicators end meanwhile: %d sums have too few calls, %d too many", where,
+           low, high);
+    tap_ok(sum() == atomic_load(&counted), "%s: in the end there are all", where);
 }
 
 static void test_full(void)
@@ -184,6 +250,8 @@ int main(void)
 {
     test_file_size_limit();
     test_life();
+    test_changes(sum_of_page, "on the page");
+    test_changes(sum_inside, "inside the process");
     test_full();
     test_tampering();
     return tap_done();

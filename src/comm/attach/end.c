@@ -82,7 +82,6 @@ void oh_comm_retire(struct oh_comm *comm)
 {
     oh_registry_remove(comm);
     print_stats(comm, NULL);
-    oh_live_remove(&comm->live);
     oh_comm_leave(comm);
     oh_comm_ops_forget(comm);
     cancel_creations(comm);

@@ -102,6 +102,7 @@ void oh_registry_remove(struct oh_comm *comm)
         clear_marks((size_t)(slot - slots));
         live--;
     }
+    oh_live_remove(&comm->live); /* with the mutex held: oh_comms_describe finds it in one sum */
 }
 
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user)

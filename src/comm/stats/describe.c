@@ -131,9 +131,14 @@ static void add_comm(struct oh_comm *comm, void *user)
 
 void oh_comms_describe(onehop_process_info_t *info_p)
 {
-    struct totals totals = {.communicators = 0};
-    const uint64_t ended = oh_live_ended_totals(&totals.sum);
-    oh_registry_visit(add_comm, &totals);
+    struct oh_stats_record later;
+    struct totals totals;
+    uint64_t ended;
+    do { /* a communicator that ends meanwhile is in neither sum */
+        totals = (struct totals){.communicators = 0};
+        ended = oh_live_ended_totals(&totals.sum);
+        oh_registry_visit(add_comm, &totals);
+    } while (ended != oh_live_ended_totals(&later));
     *info_p = (onehop_process_info_t){
         .communicators = totals.communicators,
         .served_communicators = totals.served,

@@ -121,6 +121,8 @@ void oh_live_remove(struct oh_live_ref *ref)
     OH_LOCK(&mutex);
     struct oh_live_head *head = page ? &page->head : &local_head;
     struct oh_live_entry *entry = ref->entry;
+    atomic_fetch_add_explicit(&head->sequence, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_seq_cst); /* as in change() */
     add_counters(&head->ended_totals, oh_live_counters(ref));
     atomic_fetch_add_explicit(&head->ended, 1, memory_order_relaxed);
     if (entry) {
@@ -128,6 +130,7 @@ void oh_live_remove(struct oh_live_ref *ref)
         ref->entry = NULL;
         change(entry, &(struct oh_stats_record){0}, false);
     }
+    atomic_fetch_add_explicit(&head->sequence, 1, memory_order_release);
 }
 
 uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p)

@@ -164,6 +164,7 @@ struct oh_live_head {
     uint32_t entries;
     int32_t pid;                     /* as the process itself sees it */
     _Atomic uint32_t top;            /* entries from here on have never been used */
+    _Atomic uint32_t sequence;       /* odd: counters are moving from an entry to ended_totals */
     _Atomic uint32_t ended;          /* communicators that have ended */
     struct oh_counters ended_totals; /* what those had counted */
 };

@@ -21,7 +21,7 @@
 #include "util/clock.h"
 
 #define LINK_START "/memfd:" OH_LIVE_NAME " "
-#define LOOKS 50 /* at an entry that is being changed; the writer needs a microsecond */
+#define MOST_NS 300000000u /* for a page that is being changed; a writer that is not preempted needs a microsecond */
 
 const char *oh_live_words(enum oh_live_answer answer)
 {
@@ -52,17 +52,11 @@ static bool read_sequence(int fd, size_t entry, uint32_t *generation_p)
 static bool read_entry(int fd, size_t offset, struct oh_live_entry *entry_p, bool *torn_p)
 {
     uint32_t before, after;
-    *torn_p = true;
-    for (int look = 0; look < LOOKS && *torn_p; look++) {
-        if (!read_sequence(fd, offset, &before) || !read_at(fd, offset, entry_p, sizeof *entry_p) ||
-            !read_sequence(fd, offset, &after)) {
-            return false;
-        }
-        *torn_p = before != after || before % 2 != 0;
-        if (*torn_p) {
-            oh_sleep_ns(20000);
-        }
+    if (!read_sequence(fd, offset, &before) || !read_at(fd, offset, entry_p, sizeof *entry_p) ||
+        !read_sequence(fd, offset, &after)) {
+        return false;
     }
+    *torn_p = before != after || before % 2 != 0;
     return true;
 }
 
@@ -86,6 +80,35 @@ static bool read_entries(int fd, uint32_t top, struct oh_live_view *view)
     return true;
 }
 
+/* Sets *torn_p if a communicator has ended meanwhile, whose counters would be in both sums, or in neither. */
+static bool read_once(int fd, uint32_t top, struct oh_live_view *view, bool *torn_p)
+{
+    struct oh_live_head before, after;
+    view->entries = view->torn = 0;
+    if (!read_at(fd, 0, &before, sizeof before) || !read_entries(fd, top, view) ||
+        !read_at(fd, 0, &after, sizeof after)) {
+        return false;
+    }
+    view->ended = before.ended;
+    oh_stats_copy(&before.ended_totals, &view->ended_totals);
+    *torn_p = before.sequence != after.sequence || before.sequence % 2 != 0 || view->torn > 0;
+    return true;
+}
+
+/* One state of the page, unless it is being changed all the time. */
+static bool read_page(int fd, uint32_t top, struct oh_live_view *view)
+{
+    const uint64_t start_ns = oh_now_ns();
+    bool torn;
+    while (read_once(fd, top, view, &torn)) {
+        if (!torn || oh_now_ns() - start_ns > MOST_NS) {
+            return true;
+        }
+        oh_sleep_ns(20000);
+    }
+    return false;
+}
+
 enum oh_live_answer oh_live_read_file(int fd, pid_t own_pid, struct oh_live_view *view_p)
 {
     struct oh_live_head head;
@@ -104,11 +127,10 @@ enum oh_live_answer oh_live_read_file(int fd, pid_t own_pid, struct oh_live_view
     if (head.pid != (int32_t)own_pid) {
         return OH_LIVE_NONE; /* a fork of the process that made it */
     }
-    struct oh_live_view view = {.pid = view_p->pid, .ended = head.ended};
+    struct oh_live_view view = {.pid = view_p->pid};
     memcpy(view.command, view_p->command, sizeof view.command);
-    oh_stats_copy(&head.ended_totals, &view.ended_totals);
     view.entry = oh_tool_allocate(head.top * sizeof *view.entry);
-    if (!read_entries(fd, head.top, &view)) {
+    if (!read_page(fd, head.top, &view)) {
         free(view.entry);
         return OH_LIVE_DAMAGED;
     }
