@@ -37,12 +37,16 @@ struct oh_log_site {
 void oh_log_write(struct oh_log_site *site, const char *tag, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+#define OH_WARN_AT(site_, ...)                                                                                         \
+    do {                                                                                                               \
+        if (oh_log_level() >= OH_LOG_WARN) {                                                                           \
+            oh_log_write(site_, "WARN", __VA_ARGS__);                                                                  \
+        }                                                                                                              \
+    } while (0)
 #define OH_WARN(...)                                                                                                   \
     do {                                                                                                               \
         static struct oh_log_site site_;                                                                               \
-        if (oh_log_level() >= OH_LOG_WARN) {                                                                           \
-            oh_log_write(&site_, "WARN", __VA_ARGS__);                                                                 \
-        }                                                                                                              \
+        OH_WARN_AT(&site_, __VA_ARGS__);                                                                               \
     } while (0)
 #define OH_LOG(level_, ...)                                                                                            \
     do {                                                                                                               \

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_monitor.c - a wait does not count for the time in which the process was stopped
+ * t_monitor.c - a wait does not count for the time in which the process was stopped; a failure is logged behind any
+ * number of other lines
  *
  * The checks are those of src/comm/watch/monitor.c itself, at times that this test sets.
  */
 #include "comm/watch/monitor.c"
 
+#include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "test/tap.h"
 
@@ -34,19 +37,89 @@ static struct oh_comm *make_comm(void)
 static ncclResult_t check_after(uint64_t ago_ns)
 {
     struct oh_comm *comm = make_comm();
-    char line[LINE] = "";
+    struct message message = {.site = NULL};
     control.spins = 1;
     control.epoch = 5;
     watched = comm;
-    check_all(line);
+    check_all(&message);
     comm->health.watch.since_ns = oh_now_ns() - 2 * TIMEOUT_NS;
     control.spins = 2;
     looked_ns = oh_now_ns() - ago_ns;
-    check_all(line);
+    check_all(&message);
     watched = NULL;
     const ncclResult_t error = oh_comm_error(comm);
     free(comm);
     return error;
+}
+
+/* --- the log ------------------------------------------------------------------------------------------------------ */
+
+#define DIFFERENCES (2 * OH_LOG_CAUSES)
+#define MOST_NS (5000 * MS)
+
+static void *monitor(void *unused)
+{
+    (void)unused;
+    OH_LOCK(&worker.mutex);
+    work(NULL);
+    return NULL;
+}
+
+static bool comes(const atomic_uint *number, unsigned wanted)
+{
+    const uint64_t start_ns = oh_now_ns();
+    while (atomic_load(number) != wanted && oh_now_ns() - start_ns < MOST_NS) {
+        oh_sleep_ns(MS);
+    }
+    return atomic_load(number) == wanted;
+}
+
+static bool log_has(const char *path, const char *text)
+{
+    bool found = false;
+    char line[LINE];
+    FILE *file = fopen(path, "re");
+    while (file && !found && fgets(line, sizeof line, file)) {
+        found = strstr(line, text) != NULL;
+    }
+    if (file) {
+        fclose(file);
+    }
+    return found;
+}
+
+/* Results differ again and again, and then another rank fails the communicator. */
+static void test_failure_behind_differences(void)
+{
+    char path[] = "/tmp/onehop-test.XXXXXX";
+    const int fd = mkstemp(path);
+    struct oh_comm *comm = make_comm();
+    pthread_t thread;
+    unsigned reported = 0;
+    setenv("ONEHOP_DEBUG_FILE", path, 1);
+    comm->verify.interval = 1;
+    comm->attach.cutover_call = 1;
+    watched = comm;
+    pthread_create(&thread, NULL, monitor, NULL);
+    for (uint32_t calls = 1; calls <= DIFFERENCES; calls++) {
+        __atomic_store_n(&control.difference.calls, calls, __ATOMIC_RELEASE);
+        reported += comes(&comm->verify.reported, calls);
+    }
+    atomic_store(&shared.failed, (uint32_t)ncclInternalError << 16 | OH_MAX_RANKS << 8 | 1);
+    while (oh_comm_error(comm) == ncclSuccess) {
+        oh_sleep_ns(MS);
+    }
+    pthread_mutex_lock(&worker.mutex); /* it is logged without */
+    worker.stopping = true;
+    pthread_mutex_unlock(&worker.mutex);
+    pthread_join(thread, NULL);
+    tap_ok(reported == DIFFERENCES && log_has(path, "so far: 1"), "results that differ are logged");
+    tap_ok(log_has(path, "rank 1 failed the communicator: calls now return ncclInternalError"),
+           "so is a failure behind %d of them", DIFFERENCES);
+    watched = NULL;
+    close(fd);
+    unlink(path);
+    free(comm);
 }
 
 int main(void)
@@ -55,5 +128,8 @@ int main(void)
     tap_ok(check_after(TICK_NS) == ncclRemoteError, "a call that waits for longer than the timeout fails");
     memset(&shared, 0, sizeof shared);
     tap_ok(check_after(2 * LAPSE_NS) == ncclSuccess, "not if the process was stopped between two checks");
+    memset(&shared, 0, sizeof shared);
+    memset(&control, 0, sizeof control);
+    test_failure_behind_differences();
     return tap_done();
 }

@@ -46,6 +46,13 @@ static uint64_t stall_ns;
 static uint64_t timeout_ns;
 static uint64_t trap_ns;
 
+/* Lines of one kind have a place in the log: so no number of others hides a failure (util/log.h). */
+static struct oh_log_site failures, differences, stalls;
+struct message {
+    struct oh_log_site *site;
+    char line[LINE]; /* empty: there is none */
+};
+
 /* --- the ranks ----------------------------------------------------------------------------------- */
 
 static bool process_has_ended(const struct oh_comm *comm, uint32_t rank)
@@ -243,8 +250,9 @@ static void check_shared_failure(struct oh_comm *comm, char *line)
     }
 }
 
-static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
+static void check_clock(struct oh_comm *comm, uint64_t waited_ns, struct message *message)
 {
+    char *const line = message->line;
     uint64_t wait = wait_after(comm->health.watch.epoch);
     if (timeout_ns > 0 && waited_ns >= timeout_ns) {
         ncclResult_t error = count_missing(comm) > 0 ? ncclRemoteError : ncclInternalError;
@@ -255,6 +263,7 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, char *line)
     } else if (stall_ns > 0 && waited_ns >= stall_ns &&
                /* the ranks that wait share one report */
                atomic_exchange(&comm->segment.shared->reported_epoch, wait) != wait) {
+        message->site = &stalls;
         describe_wait(comm, waited_ns, line);
     }
 }
@@ -276,9 +285,11 @@ static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
     return TICK_NS;
 }
 
-/* Writes a message to `line`, if there is one. Returns the time until the next check. */
-static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
+/* Writes a message, if there is one. Returns the time until the next check. */
+static uint64_t check_comm(struct oh_comm *comm, uint64_t now, struct message *message)
 {
+    char *const line = message->line;
+    message->site = &failures;
     if (oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ABORTED) {
         return NEVER; /* no kernel of this rank waits */
     }
@@ -290,11 +301,11 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, char *line)
     if (line[0] == '\0') {
         check_shared_failure(comm, line);
     }
-    if (line[0] == '\0') {
-        oh_difference_report(comm, line, LINE);
+    if (line[0] == '\0' && oh_difference_report(comm, line, LINE)) {
+        message->site = &differences;
     }
     if (line[0] == '\0' && waited_ns > 0) {
-        check_clock(comm, waited_ns, line);
+        check_clock(comm, waited_ns, message);
     }
     return tick;
 }
@@ -339,14 +350,14 @@ static uint64_t usual_tick(void)
 }
 
 /* Checks all communicators up to the first message. */
-static uint64_t check_all(char *line)
+static uint64_t check_all(struct message *message)
 {
     uint64_t now = oh_now_ns(), tick = usual_tick();
     suspended = looked_ns != 0 && now - looked_ns > LAPSE_NS;
     looked_ns = now;
     oh_processes_poll();
-    for (struct oh_comm *comm = watched; comm && line[0] == '\0'; comm = comm->health.watch.next) {
-        uint64_t soon = check_comm(comm, now, line);
+    for (struct oh_comm *comm = watched; comm && message->line[0] == '\0'; comm = comm->health.watch.next) {
+        uint64_t soon = check_comm(comm, now, message);
         tick = soon < tick ? soon : tick;
     }
     return tick;
@@ -356,11 +367,11 @@ static void work(struct oh_bgthread *unused)
 {
     (void)unused;
     while (!worker.stopping) {
-        char line[LINE] = "";
-        uint64_t tick = check_all(line);
-        if (line[0] != '\0') {
+        struct message message = {.site = NULL};
+        uint64_t tick = check_all(&message);
+        if (message.line[0] != '\0') {
             pthread_mutex_unlock(&worker.mutex);
-            OH_WARN("%s", line);
+            OH_WARN_AT(message.site, "%s", message.line);
             pthread_mutex_lock(&worker.mutex);
         } else if (watched) {
             query_nccl();
