@@ -47,6 +47,9 @@ tap_point $? "ONEHOP_VERIFY_FATAL=1: calls fail" "$(diagnosis)"
 ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" # no call comes after these, but the communicator's end
 [ "$status" != 0 ] && grep -q 'ncclCommDestroy.* gave 3' "$out"
 tap_point $? "... and so does the end of the communicator" "$(diagnosis)"
+ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" --pause 500
+[ "$status" != 0 ] && [ "$(count_of 'ncclCommDestroy.* gave 3')" = 2 ]
+tap_point $? "... on all ranks, also if the difference has been reported before" "$(diagnosis)"
 unset SIMNODE_NCCL_WRONG
 
 # --- where no call is verified

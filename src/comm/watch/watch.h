@@ -122,7 +122,7 @@ ncclResult_t oh_check_call(const struct oh_call *call);
 #define OH_DIFFERENCE_TEXT 512
 bool oh_difference_report(struct oh_comm *comm, char *line_p, size_t size);
 
-/* The same, and logs the sentence (WARN). Returns ncclInternalError if the communicator has failed for it. */
+/* The same, and logs the sentence (WARN). Returns ncclInternalError if any result has failed the communicator. */
 ncclResult_t oh_difference_log(struct oh_comm *comm);
 
 /* --- monitor.c ---------------------------------------------------------------------------------------------------- */
