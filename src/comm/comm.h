@@ -198,7 +198,7 @@ void oh_comms_describe(onehop_process_info_t *info_p);
  */
 void oh_comms_print_stats(void);
 
-/* Counts an allreduce on a communicator that onehop does not know. */
+/* Counts a call on a communicator that onehop does not know, and that NCCL has accepted. */
 void oh_stats_count_unknown(void);
 
 /* True: NCCL has loaded this library as a plugin: there is a communicator. False: the program has made or ended one. */

@@ -31,6 +31,7 @@
  *   between    the same before ncclGroupEnd, behind a call that onehop executes
  *   beside     as group with calls of another communicator in the group, which the other rank may have executed
  *   refuse     a group of a first call, and of a call on a communicator that is revoked
+ *   strange    a call without a communicator, which NCCL rejects, and a call on a communicator that was suspended
  *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
  *              split. The two ranks are no communicator
  *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
@@ -818,6 +819,21 @@ static void *refuse(void *argument)
     return NULL;
 }
 
+static void *strange(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, true);
+    void *from = filled(&self, 1), *to = filled(&self, 0);
+    MUST(sum(&self, NULL, from, to, SMALL) == ncclInvalidArgument);
+    for (int i = 0; i < 2; i++) {
+        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+        MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2));
+        suspend_and_resume(i == 0 ? comm : NULL);
+    }
+    MUST(ncclCommDestroy(comm) == ncclSuccess);
+    return NULL;
+}
+
 /* Ranks of one thread. */
 static void *moved(void *unused)
 {
@@ -1082,6 +1098,7 @@ static const struct {
     {"between", 2, NULL, abort_between},
     {"beside", 2, NULL, beside},
     {"refuse", 2, NULL, refuse},
+    {"strange", 2, NULL, strange},
     {"shrink", 3, NULL, shrink},
 };
 
