@@ -31,9 +31,9 @@ expect_right moved "a variable that NCCL has set to a handle is used for another
 judge $? "onehop serves all of these communicators"
 touch "$scratch/stats"
 expect_right strange "calls that onehop does not know" ONEHOP_INVARIANT=1 ONEHOP_STATS_FILE="$scratch/stats"
-[ "$(count_of 'WARN not invariant: .* does not know')" = 1 ] &&
-    [ "$(grep -c '"nranks":0,.*"fallback":2,.*' "$scratch/stats")" = 1 ]
-judge $? "... are counted unless NCCL rejects them" "$(cat "$scratch/stats")"
+[ "$(count_of 'WARN not invariant: .* does not know: it was suspended, or made by')" = 1 ] &&
+    [ "$(grep -c '"nranks":0,.*"fallback":2,.*"reason":"suspended, or made by' "$scratch/stats")" = 1 ]
+judge $? "... are counted unless NCCL rejects them, and the reason has ncclCommSuspend" "$(cat "$scratch/stats")"
 export ONEHOP_MAX_BYTES=64K
 SIMNODE_NCCL_DELAY_US=300000 expect_right reject "NCCL rejects ncclCommFinalize: calls go on"
 expect_right abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"

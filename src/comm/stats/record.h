@@ -102,8 +102,9 @@ struct oh_stats_record {
 /* Why NCCL executes calls of a communicator: of one that onehop attaches to. */
 #define OH_PENDING_REASON "its ranks have not agreed yet"
 
-/* Why calls fall back on a communicator that onehop does not know: its creator is not followed, or off. */
-#define OH_STRANGE_REASON "made by a function that onehop does not follow, or while onehop was off or not loaded yet"
+/* Why calls fall back on a communicator that onehop does not know, or has forgotten. */
+#define OH_STRANGE_REASON                                                                                              \
+    "suspended, or made by a function that onehop does not follow, or while onehop was off or not loaded yet"
 
 /* Why no call comes to onehop in a process that NCCL_NET_PLUGIN has brought it into. It may make none. */
 #define OH_UNREACHED_REASON                                                                                            \
