@@ -23,7 +23,7 @@
 
 #include "util/env.h"
 
-#define LINE_MAX_BYTES 1024
+#define LINE_MAX_BYTES 3072 /* more than the monitor writes about eight ranks */
 #define LEVEL_UNREAD (-1)
 
 static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * t_monitor.c - a wait does not count for the time in which the process was stopped; a failure is logged behind any
- * number of other lines
+ * number of other lines, and whole
  *
  * The checks are those of src/comm/watch/monitor.c itself, at times that this test sets.
  */
@@ -34,10 +34,11 @@ static struct oh_comm *make_comm(void)
 }
 
 /* A kernel has waited for twice the timeout, and goes on. The last check was `ago_ns` ago. */
-static ncclResult_t check_after(uint64_t ago_ns)
+static ncclResult_t check_after(uint64_t ago_ns, uint32_t nranks, struct message *message_p)
 {
     struct oh_comm *comm = make_comm();
     struct message message = {.site = NULL};
+    comm->id.nranks = nranks;
     control.spins = 1;
     control.epoch = 5;
     watched = comm;
@@ -49,6 +50,7 @@ static ncclResult_t check_after(uint64_t ago_ns)
     watched = NULL;
     const ncclResult_t error = oh_comm_error(comm);
     free(comm);
+    *message_p = message;
     return error;
 }
 
@@ -88,6 +90,30 @@ static bool log_has(const char *path, const char *text)
     return found;
 }
 
+/* All other ranks are missing, and have exited behind calls that take many words. */
+static void test_many_ranks(void)
+{
+    char path[] = "/tmp/onehop-test.XXXXXX";
+    const int fd = mkstemp(path);
+    struct message message;
+    memset(&shared, 0, sizeof shared);
+    for (int r = 1; r < OH_MAX_RANKS; r++) {
+        shared.progress[r].calls = shared.progress[r].begun_calls = 1000000000;
+        shared.progress[r].signature =
+            OH_CALL_REDUCE_SCATTER << 24 | OH_OP_SCALED_SUM << 16 | OH_TYPE_BF16 << 8 | ONEHOP_ONESHOT;
+        shared.progress[r].count = UINT32_MAX;
+        shared.progress[r].rank_state = OH_RANK_EXITED;
+        shared.peer_info[r].pid = 4194303;
+    }
+    check_after(TICK_NS, OH_MAX_RANKS, &message);
+    setenv("ONEHOP_DEBUG_FILE", path, 1);
+    OH_WARN_AT(message.site, "%s", message.line);
+    tap_ok(log_has(path, "ONEHOP_TIMEOUT_SECONDS is over, calls now return ncclRemoteError\n"),
+           "the end of a line of %zu characters is logged", strlen(message.line));
+    close(fd);
+    unlink(path);
+}
+
 /* Results differ again and again, and then another rank fails the communicator. */
 static void test_failure_behind_differences(void)
 {
@@ -124,10 +150,12 @@ static void test_failure_behind_differences(void)
 
 int main(void)
 {
+    struct message message;
     timeout_ns = TIMEOUT_NS;
-    tap_ok(check_after(TICK_NS) == ncclRemoteError, "a call that waits for longer than the timeout fails");
+    tap_ok(check_after(TICK_NS, 2, &message) == ncclRemoteError, "a call that waits for longer than the timeout fails");
     memset(&shared, 0, sizeof shared);
-    tap_ok(check_after(2 * LAPSE_NS) == ncclSuccess, "not if the process was stopped between two checks");
+    tap_ok(check_after(2 * LAPSE_NS, 2, &message) == ncclSuccess, "not if the process was stopped between two checks");
+    test_many_ranks();
     memset(&shared, 0, sizeof shared);
     memset(&control, 0, sizeof control);
     test_failure_behind_differences();
