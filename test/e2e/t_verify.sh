@@ -50,6 +50,9 @@ tap_point $? "... and so does the end of the communicator" "$(diagnosis)"
 ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" --pause 500
 [ "$status" != 0 ] && [ "$(count_of 'ncclCommDestroy.* gave 3')" = 2 ]
 tap_point $? "... on all ranks, also if the difference has been reported before" "$(diagnosis)"
+SIMNODE_NCCL_WRONG=high run_with "$plugin" "$abs_top_builddir/test/e2e/sim_turns" destroy
+[ "$status" = 0 ] && [ "$(count_of 'stats: rank .* differing=4')" = 4 ] && [ "$(count_of 'call 4, .* differ so far: 4$')" = 4 ]
+tap_point $? "communicators are destroyed in a group behind their last calls, whose results differ" "$(diagnosis)"
 unset SIMNODE_NCCL_WRONG
 
 # --- where no call is verified

@@ -180,7 +180,16 @@ void oh_comm_pass_calls(struct oh_comm *comm, const char *reason);
 /* The program ends the communicator: passes later calls to NCCL, and no peer waits for this rank from now on. */
 void oh_comm_leave(struct oh_comm *comm);
 
-/* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */
-void oh_comm_retire(struct oh_comm *comm);
+/*
+ * Logs results that differ (ONEHOP_VERIFY), and prints the statistics, once. Returns as oh_difference_log does. Called
+ * when the communicator's calls have ended, as far as the program waits for them.
+ */
+ncclResult_t oh_comm_report_end(struct oh_comm *comm);
+
+/*
+ * Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more.
+ * reports: calls oh_comm_report_end; else the caller does, later.
+ */
+void oh_comm_retire(struct oh_comm *comm, bool reports);
 
 #endif

@@ -62,26 +62,33 @@ static void cancel_creations(struct oh_comm *comm)
     oh_comm_created(comm, NULL);
 }
 
-/* Results that differ first: the monitor may not have looked since. */
-static void print_stats(struct oh_comm *comm, void *unused)
+ncclResult_t oh_comm_report_end(struct oh_comm *comm)
+{
+    const ncclResult_t differs = oh_difference_log(comm); /* first: the monitor may not have looked since */
+    oh_comm_print_stats(comm);
+    return differs;
+}
+
+static void report(struct oh_comm *comm, void *unused)
 {
     (void)unused;
-    oh_difference_log(comm);
-    oh_comm_print_stats(comm);
+    oh_comm_report_end(comm);
 }
 
 void oh_comms_print_stats(void)
 {
     OH_KEEP_ERRNO();
-    oh_registry_visit(print_stats, NULL);
+    oh_registry_visit(report, NULL);
     oh_stats_print_process();
 }
 
 /* The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. */
-void oh_comm_retire(struct oh_comm *comm)
+void oh_comm_retire(struct oh_comm *comm, bool reports)
 {
     oh_registry_remove(comm);
-    print_stats(comm, NULL);
+    if (reports) {
+        oh_comm_report_end(comm);
+    }
     oh_comm_leave(comm);
     oh_comm_ops_forget(comm);
     cancel_creations(comm);

@@ -99,12 +99,17 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
     return oh_nccl_is_rejected(res) ? ncclSuccess : finalize(comm);
 }
 
+static void forget(struct oh_comm *comm, bool reports)
+{
+    oh_initial_comm_forget(comm);
+    oh_group_forget(comm);
+    oh_comm_retire(comm, reports);
+}
+
 void oh_comm_forget(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    oh_initial_comm_forget(comm);
-    oh_group_forget(comm);
-    oh_comm_retire(comm);
+    forget(comm, true);
 }
 
 ncclResult_t oh_comm_destroy(struct oh_comm *comm)
@@ -115,7 +120,7 @@ ncclResult_t oh_comm_destroy(struct oh_comm *comm)
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);
     }
-    oh_comm_forget(comm);
+    forget(comm, !oh_group_is_open());
     return failure != ncclSuccess ? failure : differs;
 }
 

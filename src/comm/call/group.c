@@ -778,17 +778,22 @@ static void begin_verified(void)
     }
 }
 
-/* The wait ends: the monitor fails a communicator whose peer has departed. */
-static void await_ends(ncclResult_t res)
+/* The wait ends: the monitor fails a communicator whose peer has departed. Returns as oh_difference_log does. */
+static ncclResult_t await_ends(ncclResult_t res)
 {
+    ncclResult_t differs = ncclSuccess;
     for (size_t i = 0; i < group.end_count; i++) {
         struct oh_comm *comm = group.ends[i];
         while (res == ncclSuccess && !oh_comm_is_aborted(comm) && oh_comm_error(comm) == ncclSuccess &&
                oh_order_query_end(comm) == CUDA_ERROR_NOT_READY) {
             usleep(50);
         }
+        const bool is_destroyed = oh_comm_find(comm->id.nccl) != comm; /* or it is finalized */
+        const ncclResult_t of_comm = is_destroyed ? oh_comm_report_end(comm) : oh_difference_log(comm);
+        differs = differs == ncclSuccess ? of_comm : differs;
         oh_comm_release(comm);
     }
+    return differs;
 }
 
 void oh_group_decide(bool is_estimate)
@@ -827,11 +832,11 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
     for (size_t i = 0; i < group.call_count; i++) {
         oh_comm_release(group.calls[i].comm);
     }
-    await_ends(res);
+    const ncclResult_t differs = await_ends(res);
     free_configs();
     free(group.calls);
     free(group.use);
     free(group.ends);
     group = (struct group){0};
-    return res;
+    return res == ncclSuccess ? differs : res;
 }
