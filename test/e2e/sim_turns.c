@@ -167,6 +167,7 @@ static ncclComm_t make(int id, int nranks, int rank, bool blocking)
     ncclComm_t comm;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = blocking;
+    config.commName = "of\nturns"; /* NCCL takes any name */
     const ncclResult_t result = ncclCommInitRankConfig(&comm, nranks, ids[id], rank, &config);
     await(comm, result);
     return comm;

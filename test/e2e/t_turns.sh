@@ -34,6 +34,10 @@ expect_right strange "calls that onehop does not know" ONEHOP_INVARIANT=1 ONEHOP
 [ "$(count_of 'WARN not invariant: .* does not know: it was suspended, or made by')" = 1 ] &&
     [ "$(grep -c '"nranks":0,.*"fallback":2,.*"reason":"suspended, or made by' "$scratch/stats")" = 1 ]
 judge $? "... are counted unless NCCL rejects them, and the reason has ncclCommSuspend" "$(cat "$scratch/stats")"
+run_limited env LD_PRELOAD="$plugin" ONEHOP_COMMS=size=3 timeout "$limit" "$turns" strange
+[ "$status" = 0 ] && [ "$(count_of 'falls back to NCCL: ONEHOP_COMMS leaves it out: 2 ranks, name "of.turns"$')" = 2 ] &&
+    [ "$(count_of 'stats: .* name "of.turns"$')" = 2 ]
+judge $? "a communicator's name cannot break a line of the log"
 export ONEHOP_MAX_BYTES=64K
 SIMNODE_NCCL_DELAY_US=300000 expect_right reject "NCCL rejects ncclCommFinalize: calls go on"
 expect_right abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"

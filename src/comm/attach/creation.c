@@ -207,6 +207,7 @@ static void select_comm(struct oh_comm *comm)
         comm->id.config.invariant = false;
         snprintf(reason, sizeof reason, "ONEHOP_COMMS leaves it out: %u ranks, name \"%.60s\"", comm->id.nranks,
                  comm->id.config.name);
+        oh_text_clean(reason, sizeof reason); /* the name has any bytes */
         refuse(comm, reason);
     }
 }
