@@ -79,10 +79,11 @@
 #define OH_XOR_LOW 0x5c9e31a7u
 #define OH_XOR_HIGH 0xa34db86eu
 
-/* Words of a message of `count` elements. */
+/* Words of a message of `count` elements, whose bytes 64 bits hold. */
 static inline uint64_t oh_message_words(uint64_t count, uint64_t element_bytes)
 {
-    return (count * element_bytes + OH_WORD_BYTES - 1) / OH_WORD_BYTES;
+    const uint64_t bytes = count * element_bytes;
+    return bytes / OH_WORD_BYTES + (bytes % OH_WORD_BYTES > 0);
 }
 
 /* No message is larger, so that words of it are counted in 32 bits. */

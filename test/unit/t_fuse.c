@@ -2,6 +2,7 @@
 /* t_fuse.c - which calls of a group go out as one launch: random groups, cut as they would be launched */
 #include "comm/launch/launch.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "test/unit/default_table.h"
@@ -153,11 +154,72 @@ static void test_edges(void)
     tap_ok(oh_fuse_count(&table, calls, 40) == 1, "nor with an empty table");
 }
 
+/* Every count that the table of an invariant communicator serves goes in parts, up to the last one whose bytes a size_t
+ * holds, and two such calls share no launch. */
+static void test_last_counts(uint32_t nranks, enum oh_call_kind kind)
+{
+    struct oh_comm *comm = calloc(1, sizeof *comm);
+    const uint64_t parts = oh_collective_parts((enum onehop_collective)kind, nranks);
+    uint64_t served = 0;
+    bool right = comm != NULL;
+    if (comm) {
+        comm->id.nranks = nranks;
+        default_table(nranks, UINT64_MAX, -1, &comm->serve.table);
+        oh_plan_table_complete(&comm->serve.table);
+    }
+    for (int type = 0; comm && type < OH_NCCL_TYPES - 2; type++) {
+        const uint64_t size = oh_type_size((ncclDataType_t)type), most = SIZE_MAX / size / parts;
+        for (uint64_t below = 0; below < 40; below++) {
+            struct oh_call calls[2] = {
+                {.comm = comm, .kind = kind, .count = most - below, .type = (ncclDataType_t)type}};
+            calls[1] = calls[0];
+            if (oh_plan_choose(&comm->serve.table, (enum onehop_collective)kind, calls->count, calls->type,
+                               &calls->plan)) {
+                const uint64_t part = oh_call_part_count(calls);
+                right &= part > 0 &&
+                         part * size <= oh_plan_kernel_words(calls->plan.algorithm, nranks) * OH_WORD_BYTES &&
+                         oh_fuse_count(&comm->serve.table, calls, 2) == 1;
+                served++;
+            }
+        }
+    }
+    tap_ok(right && served == 40 * (OH_NCCL_TYPES - 2), "n=%u: the last counts of an invariant %s go in parts", nranks,
+           oh_collective_name((int)kind));
+    free(comm);
+}
+
+/* As few parts as may be, of whole words, of which only the last has fewer. */
+static void test_parts(void)
+{
+    struct oh_comm *comm = calloc(1, sizeof *comm);
+    bool right = comm != NULL;
+    for (uint32_t i = 0; comm && i < 100000; i++) {
+        comm->id.nranks = 2 + draw(7);
+        const struct oh_call call = {.comm = comm,
+                                     .kind = (enum oh_call_kind)draw(ONEHOP_COLLECTIVE_COUNT),
+                                     .count = 1 + draw(1 << draw(28)),
+                                     .type = (ncclDataType_t)draw(OH_NCCL_TYPES),
+                                     .plan.algorithm = (enum onehop_algorithm)draw(ONEHOP_ALGORITHM_COUNT)};
+        const uint64_t size = oh_type_size(call.type), part = oh_call_part_count(&call),
+                       most = oh_plan_kernel_words(call.plan.algorithm, comm->id.nranks),
+                       parts = (words_of(&call) + most - 1) / most;
+        right &= part * size % OH_WORD_BYTES == 0 && part * size <= most * OH_WORD_BYTES &&
+                 (call.count + part - 1) / part <= parts && part * size / OH_WORD_BYTES <= words_of(&call) / parts + 1;
+    }
+    tap_ok(right, "few parts, of equal length");
+    free(comm);
+}
+
 int main(void)
 {
     for (uint32_t n = 2; n <= 8; n += 3) {
         test_groups(n);
     }
     test_edges();
+    test_parts();
+    for (uint32_t n = 2; n <= 8; n++) {
+        test_last_counts(n, OH_CALL_ALLREDUCE);
+        test_last_counts(n, OH_CALL_REDUCE_SCATTER);
+    }
     return tap_done();
 }
