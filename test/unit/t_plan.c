@@ -165,7 +165,12 @@ static void test_what_is_not_served(void)
             right &= oh_plan_choose(&table, ONEHOP_ALLREDUCE, 10, (ncclDataType_t)type, &plan) == expected;
         }
     }
-    tap_ok(right, "served: every type, fp8 where the table says so; nothing that is no type");
+    table.fp8 = 0;
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        right &= oh_plan_choose(&table, (enum onehop_collective)c, 10, OH_NCCL_FP8_E4M3, &plan) ==
+                 !oh_collective_reduces((enum onehop_collective)c);
+    }
+    tap_ok(right, "served: every type, fp8 where the table says so or nothing is reduced; nothing that is no type");
     plan = (struct oh_plan){ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, 7, 7};
     tap_ok(!oh_plan_choose(&table, ONEHOP_ALLREDUCE, 0, ncclFloat32, &plan) && plan.blocks == 7,
            "count 0 is not served");
@@ -198,9 +203,11 @@ static void test_forced(int algorithm, uint32_t n)
     default_table(n, UINT64_MAX, -1, &table);
     const uint64_t end = oh_plan_table_end(&table),
                    most = oh_plan_capacity(ONEHOP_ALLREDUCE, (enum onehop_algorithm)algorithm, n);
+    default_table(n, OH_MESSAGE_BYTES, algorithm, &table);
+    const bool serves_most = oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == most && oh_plan_table_valid(&table, n);
     default_table(n, UINT64_MAX, algorithm, &table);
     const struct oh_plan_rows *rows = &table.rows[ONEHOP_ALLREDUCE];
-    bool right = rows->count > 0 && oh_plan_table_end(&table) == (end < most ? end : most);
+    bool right = serves_most && rows->count > 0 && oh_plan_table_end(&table) == (end < most ? end : most);
     for (uint32_t i = 0; i < rows->count; i++) {
         right &= (int)rows->row[i].algorithm == algorithm;
     }
@@ -311,6 +318,15 @@ static void test_foreign_tables(enum onehop_collective collective)
     REJECTS(rows->row[0].threads = 0, "no threads");
     REJECTS(rows->row[0].threads = 48, "part of a warp");
     REJECTS(rows->row[0].threads = OH_BLOCK_THREADS(4) + 32, "too many threads");
+    REJECTS(rows->row[0].blocks = OH_MAX_BLOCKS;
+            rows->row[0].threads = OH_BROADCAST_BLOCK_THREADS(4), "more threads than a grid has");
+    if (collective != ONEHOP_ALLREDUCE) {
+        REJECTS(rows->row[0].algorithm = ONEHOP_TWOSHOT, "two-shot, which it does not have");
+    }
+    REJECTS(rows->row[0].algorithm = OH_PLAN_NCCL, "blocks for what NCCL has");
+    REJECTS(
+        (rows->row[rows->count - 1] = (struct oh_plan_row){.max_bytes = OH_MESSAGE_BYTES, .algorithm = OH_PLAN_NCCL}),
+        "a last row that is NCCL's");
     REJECTS(rows->row[1].max_bytes = rows->row[0].max_bytes, "rows out of order");
     REJECTS(rows->row[rows->count - 1].max_bytes = (uint64_t)OH_MESSAGE_BYTES + 1, "more than any message");
 #undef REJECTS
