@@ -129,6 +129,7 @@ static void grid_release(void)
 {
     if (!has_released) {
         has_released = true;
+        atomic_fetch_add(&node.triggers, 1);
         count_block(&running->released);
     }
 }
@@ -155,6 +156,7 @@ void start_node(unsigned ranks, uint32_t epoch)
     const uint32_t marker = OH_SENTINEL;
     node.ranks = ranks;
     node.control = (struct oh_control){0};
+    atomic_store(&node.triggers, 0);
     simnode_pdl_wait = grid_wait;
     simnode_pdl_trigger = grid_release;
     for (unsigned r = 0; r < ranks; r++) {

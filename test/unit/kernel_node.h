@@ -57,6 +57,7 @@ struct node {
     unsigned ranks;
     char *staging[OH_MAX_RANKS];
     struct oh_control control;
+    atomic_uint triggers; /* blocks that have let the next kernel begin */
 };
 
 extern struct node node;

@@ -174,13 +174,15 @@ static void test_grids(unsigned ranks, unsigned seed)
     POINT(wrong, "n=%u: oneshot in grids that change", ranks);
 }
 
-/* Aborts once a kernel has told that it waits, or never will. */
-static void abort_waiting(void)
+/* Aborts once a kernel has told that it waits, or never will. Returns how many blocks had triggered by then. */
+static unsigned abort_waiting(void)
 {
     for (int i = 0; i < 10000 && __atomic_load_n(&node.control.spins, __ATOMIC_RELAXED) == 0; i++) {
         usleep(1000);
     }
+    const unsigned triggers = atomic_load(&node.triggers);
     __atomic_store_n(&node.control.abort_flag, 1, __ATOMIC_RELEASE);
+    return triggers;
 }
 
 /* Some block has not ended a kernel after this epoch. (Those without words end.) */
@@ -269,6 +271,32 @@ static void test_queued_behind_abort(enum algorithm algorithm, uint64_t count)
         release_call(&calls[i]);
         free(sent[i + 1]);
     }
+    stop_node();
+}
+
+/*
+ * The first block of a kernel whose peers never come: an early trigger does not wait for them. A late one does: the
+ * next kernel may take the room in which blocks of the peer, which this kernel waits for, would begin.
+ */
+static void test_trigger(unsigned ranks, enum algorithm algorithm, uint64_t count, bool late)
+{
+    struct call call = {.algorithm = algorithm,
+                        .type = ncclFloat32,
+                        .count = count,
+                        .blocks = 3,
+                        .early_trigger = !late,
+                        .late_trigger = late};
+    struct rank_job job = {&call, 1, 0};
+    pthread_t thread;
+    unsigned seed = 1;
+    start_node(ranks, 1);
+    prepare_call(&call, &seed);
+    pthread_create(&thread, NULL, run_rank, &job);
+    const unsigned triggers = abort_waiting();
+    pthread_join(thread, NULL);
+    POINT(triggers != (late ? 0 : 1), "n=%u: %s of %u: triggers %s", ranks, algorithm_names[algorithm], (unsigned)count,
+          late ? "late" : "early");
+    release_call(&call);
     stop_node();
 }
 
@@ -364,6 +392,9 @@ static int test_protocols(unsigned seed)
         test_inputs(3, a, ncclFloat32);
         test_inputs(3, a, ncclInt32);
         test_escapes(a, seed + 90);
+        for (unsigned ranks = 2; ranks <= 3; ranks++) {
+            test_trigger(ranks, a, 1000, true);
+        }
     }
     test_random_calls(3, UINT32_MAX - 4, seed + 51);
     return tap_done();
@@ -400,6 +431,9 @@ int main(int argc, char **argv)
         test_held((enum algorithm)a, quads - (a == TWOSHOT ? 8 : 0));
         test_held((enum algorithm)a, 10);
         test_held((enum algorithm)a, 1000);
+        for (int i = 0; i < 8; i++) {
+            test_trigger(i & 1 ? 2 : 4, (enum algorithm)a, i & 2 ? quads : 1000, i & 4);
+        }
     }
     for (int a = 0; a < ALGORITHMS; a++) {
         for (int which = 0; which < (OH_MAX_RANKS - 1) * ncclNumTypes; which++) {
