@@ -310,14 +310,20 @@ template <class Ask> OH_DEVICE bool oh_warp_once(Ask ask)
     return ask();
 }
 
+/* Where a GPU fails since the address is not aligned, the words come from, and go to, a wrong place. */
+OH_DEVICE uintptr_t oh_user_aligned(const void *at)
+{
+    return reinterpret_cast<uintptr_t>(at) / sizeof(oh_word16) * sizeof(oh_word16);
+}
+
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
 {
-    memcpy(data, at, sizeof *data);
+    memcpy(data, reinterpret_cast<const void *>(oh_user_aligned(at)), sizeof *data);
 }
 
 OH_DEVICE void oh_user_store(char *at, const oh_word16 &data)
 {
-    memcpy(at, &data, sizeof data);
+    memcpy(reinterpret_cast<void *>(oh_user_aligned(at)), &data, sizeof data);
 }
 
 #endif
