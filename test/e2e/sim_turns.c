@@ -39,6 +39,7 @@
  *              background, late on one rank, and a call that onehop executes, on one stream
  *   moved      a thread makes both ranks in a group, blocking and not, with one variable for all handles, as bindings
  * do that return a communicator by value: NCCL sets the variable at once
+ *   create     a group makes a non-blocking communicator, and calls on another, which NCCL and onehop execute
  *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
  * program polls one of them, ends the stream, and makes a call on the other one
  *   queue      a rank comes late to the first call, which NCCL executes on the other one: it does not wait for that
@@ -977,6 +978,28 @@ static void *late_to_first(void *argument)
     return NULL;
 }
 
+static void *create(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    ncclComm_t comm = make(0, 2, self.rank, false), made;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+    warm_up(&self, comm);
+    MUST(ncclGroupStart() == ncclSuccess);
+    const ncclResult_t begun = ncclCommInitRankConfig(&made, 2, ids[1], self.rank, &config);
+    MUST(begun == ncclSuccess || begun == ncclInProgress);
+    sum(&self, comm, from, to, LARGE); /* an error is the group's */
+    sum(&self, comm, from, other, SMALL);
+    await(comm, ncclGroupEnd());
+    await(comm, state_of(comm));
+    await(made, state_of(made));
+    MUST(ends_within(&self, MOST_US) && is_filled(to, LARGE, 2) && is_filled(other, SMALL, 2));
+    warm_up(&self, made);
+    MUST(ncclCommDestroy(made) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
+    return NULL;
+}
+
 struct watch {
     ncclComm_t comm;
     atomic_bool ends;
@@ -1090,6 +1113,7 @@ static const struct {
     {"moved", 1, NULL, moved},
     {"stale", 2, NULL, stale},
     {"partner", 2, NULL, partner},
+    {"create", 2, NULL, create},
     {"queue", 2, NULL, late_to_first},
     {"watched", 2, NULL, watched},
     {"suspend", 2, NULL, abort_in_suspend},

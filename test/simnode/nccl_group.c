@@ -118,37 +118,8 @@ static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
     return result;
 }
 
-/* Passes the queue's memory to a thread that nobody joins. */
-static ncclResult_t start_in_background(struct queue *queue, void *(*run)(void *queue))
+static ncclResult_t finish_jobs(const struct queue *jobs)
 {
-    pthread_t thread;
-    struct queue *copy = simnode_new(sizeof *copy);
-    *copy = *queue;
-    *queue = (struct queue){0};
-    if (pthread_create(&thread, NULL, run, copy) != 0) {
-        abort(); /* as above */
-    }
-    pthread_detach(thread);
-    return ncclInProgress;
-}
-
-static void *background_thread(void *argument)
-{
-    struct queue *jobs = argument;
-    run_jobs(jobs->items, jobs->number);
-    queue_clear(jobs);
-    free(jobs);
-    return NULL;
-}
-
-static ncclResult_t finish_jobs(struct queue *jobs)
-{
-    const struct simnccl_job *job = jobs->items;
-    for (size_t i = 0; i < jobs->number; i++) {
-        if (job[i].background) {
-            return start_in_background(jobs, background_thread); /* of non-blocking communicators */
-        }
-    }
     return jobs->number > 0 ? run_jobs(jobs->items, jobs->number) : ncclSuccess;
 }
 
@@ -221,41 +192,78 @@ static ncclResult_t launch_operations(struct simnccl_operation *operation, size_
     return ncclSuccess;
 }
 
-static void *launching_thread(void *argument)
+/* What a thread finishes that nobody joins. */
+struct rest {
+    struct queue jobs, operations;
+};
+
+static void *background_thread(void *argument)
 {
-    struct queue *operations = argument;
-    struct simnccl_operation *operation = operations->items;
-    simnccl_be_late();
-    ncclResult_t result = launch_operations(operation, operations->number);
-    for (size_t i = 0; i < operations->number; i++) {
+    struct rest *rest = argument;
+    struct simnccl_operation *operation = rest->operations.items;
+    ncclResult_t result = finish_jobs(&rest->jobs);
+    if (rest->operations.number > 0 && result == ncclSuccess) {
+        simnccl_be_late();
+        result = launch_operations(operation, rest->operations.number);
+    }
+    for (size_t i = 0; i < rest->operations.number; i++) {
         operation[i].core->result = result;
         simnccl_core_release(operation[i].core);
     }
-    queue_clear(operations);
-    free(operations);
+    queue_clear(&rest->jobs);
+    queue_clear(&rest->operations);
+    free(rest);
     return NULL;
 }
 
-/* Until they are launched the communicators' state is ncclInProgress. */
-static ncclResult_t launch_in_background(struct queue *operations)
+/* Takes over both queues. Until their operations are launched the communicators' state is ncclInProgress. */
+static ncclResult_t finish_in_background(struct queue *jobs, struct queue *operations)
 {
+    pthread_t thread;
+    struct rest *rest = simnode_new(sizeof *rest);
     struct simnccl_operation *operation = operations->items;
     for (size_t i = 0; i < operations->number; i++) {
         simnccl_core_retain(operation[i].core);
         operation[i].core->result = ncclInProgress;
     }
-    return start_in_background(operations, launching_thread);
+    *rest = (struct rest){*jobs, *operations};
+    *jobs = *operations = (struct queue){0};
+    if (pthread_create(&thread, NULL, background_thread, rest) != 0) {
+        abort(); /* as above */
+    }
+    pthread_detach(thread);
+    return ncclInProgress;
 }
 
-static ncclResult_t finish_operations(struct queue *operations)
+static bool has_background_job(const struct queue *jobs)
+{
+    const struct simnccl_job *job = jobs->items;
+    size_t i = 0;
+    while (i < jobs->number && !job[i].background) {
+        i++;
+    }
+    return i < jobs->number;
+}
+
+static bool has_background_operation(const struct queue *operations)
 {
     const struct simnccl_operation *operation = operations->items;
-    for (size_t i = 0; i < operations->number; i++) {
-        if (operation[i].background) {
-            return launch_in_background(operations);
-        }
+    size_t i = 0;
+    while (i < operations->number && !operation[i].background) {
+        i++;
     }
-    return launch_operations(operations->items, operations->number);
+    return i < operations->number;
+}
+
+/* Operations after the jobs, and all in the background where a communicator is non-blocking. */
+static ncclResult_t finish_group(struct queue *jobs, struct queue *operations)
+{
+    if (has_background_job(jobs)) {
+        return finish_in_background(jobs, operations);
+    }
+    SIMNCCL_TRY(finish_jobs(jobs));
+    return has_background_operation(operations) ? finish_in_background(&(struct queue){0}, operations)
+                                                : launch_operations(operations->items, operations->number);
 }
 
 bool simnccl_group_is_open(void)
@@ -279,12 +287,9 @@ ncclResult_t simnccl_group_leave(void)
     group.jobs = (struct queue){0};
     group.error = ncclSuccess;
     if (result == ncclSuccess) {
-        result = finish_jobs(&jobs);
+        result = finish_group(&jobs, &operations);
     } else {
         fail_jobs(&jobs, result);
-    }
-    if (result == ncclSuccess) {
-        result = finish_operations(&operations);
     }
     queue_clear(&operations);
     queue_clear(&jobs);
