@@ -40,6 +40,7 @@
  *   moved      a thread makes both ranks in a group, blocking and not, with one variable for all handles, as bindings
  * do that return a communicator by value: NCCL sets the variable at once
  *   create     a group makes a non-blocking communicator, and calls on another, which NCCL and onehop execute
+ *   self       the first group of a communicator: an allreduce, and on one rank a send to itself
  *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
  * program polls one of them, ends the stream, and makes a call on the other one
  *   queue      a rank comes late to the first call, which NCCL executes on the other one: it does not wait for that
@@ -1000,6 +1001,25 @@ static void *create(void *argument)
     return NULL;
 }
 
+static void *send_to_itself(void *argument)
+{
+    const struct rank self = begin((int)(intptr_t)argument);
+    for (int i = 0; i < 2; i++) {
+        ncclComm_t comm = make(i, 2, self.rank, true);
+        void *from = filled(&self, 1), *to = filled(&self, 0), *other = filled(&self, 0);
+        MUST(ncclGroupStart() == ncclSuccess);
+        MUST(sum(&self, comm, from, to, SMALL) == ncclSuccess);
+        if (self.rank == i) {
+            MUST(ncclSend(from, SMALL, ncclFloat32, i, comm, (cudaStream_t)self.stream) == ncclSuccess);
+            MUST(ncclRecv(other, SMALL, ncclFloat32, i, comm, (cudaStream_t)self.stream) == ncclSuccess);
+        }
+        MUST(ncclGroupEnd() == ncclSuccess);
+        MUST(ends_within(&self, MOST_US) && is_filled(to, SMALL, 2) && is_filled(other, SMALL, self.rank == i));
+        MUST(ncclCommDestroy(comm) == ncclSuccess);
+    }
+    return NULL;
+}
+
 struct watch {
     ncclComm_t comm;
     atomic_bool ends;
@@ -1114,6 +1134,7 @@ static const struct {
     {"stale", 2, NULL, stale},
     {"partner", 2, NULL, partner},
     {"create", 2, NULL, create},
+    {"self", 2, NULL, send_to_itself},
     {"queue", 2, NULL, late_to_first},
     {"watched", 2, NULL, watched},
     {"suspend", 2, NULL, abort_in_suspend},

@@ -68,6 +68,9 @@ SIMNODE_NCCL_DELAY_US=300000 SIMNODE_NCCL_ANSWER_US=20000 expect_right stale "a 
 [ "$(count_of 'served by onehop')" = 4 ]
 judge $? "onehop serves the split, too"
 expect_right create "a group makes a non-blocking communicator: NCCL's and onehop's calls of it are executed"
+SIMNODE_NCCL_LAZY=1 expect_right self "one rank sends to itself in the first group: its NCCL waits for no other rank"
+[ "$(count_of 'served by onehop')" = 4 ]
+judge $? "onehop serves both communicators"
 expect_right partner "NCCL has launched a group in the background: one of its communicators tells it for all, whose streams may end"
 SIMNODE_NCCL_DELAY_US=200 expect_right watched "a thread notes that NCCL has launched a call, while another thread is told so and ends the stream"
 CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_CUMEM_ENABLE=0 expect_right queue "a rank is late to a first call that another rank has left to NCCL: it does not wait for that rank's set-up"

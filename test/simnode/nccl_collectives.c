@@ -407,11 +407,15 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
     return chain_end(core, stream, capture);
 }
 
-/* The caller's current context may be that of another device. */
+/*
+ * The caller's current context may be that of another device. A send connects its two ranks only (NCCL 2.28.9,
+ * src/group.cc, ncclP2PPreconnectFunc).
+ */
 static ncclResult_t launch_all(const struct simnccl_operation *operations, size_t number)
 {
+    const bool is_point_to_point = operations->function == SIMNCCL_Send || operations->function == SIMNCCL_Recv;
     CUcontext context;
-    SIMNCCL_TRY(simnccl_core_connect(operations[0].core));
+    SIMNCCL_TRY(is_point_to_point ? ncclSuccess : simnccl_core_connect(operations[0].core));
     SIMNCCL_TRY_CU(cuCtxPushCurrent(operations[0].core->context));
     ncclResult_t result = launch_in_context(operations, number);
     SIMNCCL_TRY_CU(cuCtxPopCurrent(&context));
