@@ -40,6 +40,7 @@
  *   moved      a thread makes both ranks in a group, blocking and not, with one variable for all handles, as bindings
  * do that return a communicator by value: NCCL sets the variable at once
  *   create     a group makes a non-blocking communicator, and calls on another, which NCCL and onehop execute
+ *   grown      a thread makes three ranks of a communicator that grows, ends it in a group, and the process ends
  *   self       the first group of a communicator: an allreduce, and on one rank a send to itself
  *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
  * program polls one of them, ends the stream, and makes a call on the other one
@@ -1001,6 +1002,35 @@ static void *create(void *argument)
     return NULL;
 }
 
+static void *grown(void *unused)
+{
+    ncclResult_t (*const grow)(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *) =
+        (ncclResult_t(*)(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *))dlsym(
+            RTLD_DEFAULT, "ncclCommGrow");
+    CUcontext context[3];
+    ncclComm_t comm[2], all[3];
+    for (int i = 0; i < 3; i++) {
+        begin(i);
+        MUST(cuCtxGetCurrent(&context[i]) == CUDA_SUCCESS);
+    }
+    MUST(ncclGroupStart() == ncclSuccess);
+    for (int i = 0; i < 2; i++) {
+        MUST(cuCtxSetCurrent(context[i]) == CUDA_SUCCESS);
+        MUST(ncclCommInitRank(&comm[i], 2, ids[0], i) == ncclSuccess);
+    }
+    MUST(ncclGroupEnd() == ncclSuccess && ncclGroupStart() == ncclSuccess);
+    for (int i = 0; i < 3; i++) {
+        MUST(cuCtxSetCurrent(context[i]) == CUDA_SUCCESS);
+        MUST(grow(i < 2 ? comm[i] : NULL, 3, &ids[1], i < 2 ? -1 : 2, &all[i], NULL) == ncclSuccess);
+    }
+    MUST(ncclGroupEnd() == ncclSuccess && ncclGroupStart() == ncclSuccess);
+    for (int i = 0; i < 5; i++) {
+        MUST(ncclCommDestroy(i < 3 ? all[i] : comm[i - 3]) == ncclSuccess);
+    }
+    MUST(ncclGroupEnd() == ncclSuccess);
+    return unused;
+}
+
 static void *send_to_itself(void *argument)
 {
     const struct rank self = begin((int)(intptr_t)argument);
@@ -1134,6 +1164,7 @@ static const struct {
     {"stale", 2, NULL, stale},
     {"partner", 2, NULL, partner},
     {"create", 2, NULL, create},
+    {"grown", 1, NULL, grown},
     {"self", 2, NULL, send_to_itself},
     {"queue", 2, NULL, late_to_first},
     {"watched", 2, NULL, watched},

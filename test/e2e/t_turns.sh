@@ -68,6 +68,9 @@ SIMNODE_NCCL_DELAY_US=300000 SIMNODE_NCCL_ANSWER_US=20000 expect_right stale "a 
 [ "$(count_of 'served by onehop')" = 4 ]
 judge $? "onehop serves the split, too"
 expect_right create "a group makes a non-blocking communicator: NCCL's and onehop's calls of it are executed"
+SIMNODE_NCCL_VERSION=22907 run_limited env LD_PRELOAD="$plugin" timeout "$limit" "$turns" grown
+judge "$status" "a communicator that has grown ends in a group, without a call, and so does the process"
+expect_no_files
 SIMNODE_NCCL_LAZY=1 expect_right self "one rank sends to itself in the first group: its NCCL waits for no other rank"
 [ "$(count_of 'served by onehop')" = 4 ]
 judge $? "onehop serves both communicators"
