@@ -236,7 +236,7 @@ REACH_IDLE=1 expect "a program that makes no call: cannot be told, and where pro
     '^verdict: unknown: the program made no call of a collective that onehop serves; .* own all-reduce see doc/integrations.md$' \
     -- doctor bash -c "$pair" "$linked" "$(new_folder)" linked
 expect "a program without NCCL" 2 '^verdict: unknown: no process with onehop and NCCL has ended orderly' -- doctor true
-LD_LIBRARY_PATH= expect "--simulated: a program has the signals that it would have" 2 "^$(grep SigIgn /proc/self/status)\$" \
+LD_LIBRARY_PATH= expect "--simulated: a program has the signals that it would have" 2 "^$(timeout 10 grep SigIgn /proc/self/status)\$" \
     -- doctor --simulated grep SigIgn /proc/self/status
 expect "a program that is not there" 2 'nothing: No such file' '^verdict: unknown: the program could not be started' \
     -- doctor "$scratch/nothing"
