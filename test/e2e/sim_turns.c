@@ -10,43 +10,49 @@
  *   destroy    two processes of two ranks; one ends its communicators in a group behind calls, and exits, while the
  *              other comes late. As with NCCL, the group's end waits for the calls
  *   finalize   the same, finalized
+ *   behind     two processes: a group of a call on a communicator that was suspended, which NCCL launches in the
+ *              background, late on one rank, and a call that onehop executes, on one stream
+ *   fallback   as behind; one rank leaves the first communicator out (ONEHOP_COMMS), so that it falls back in the
+ *              group
+ *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
+ *              split. The two ranks are no communicator
  *   differ     ONEHOP_CHECK_CALLS: a group with calls of two communicators, those of one differ; then a call of the
  *              other
- *   reject     a non-blocking communicator: ncclCommFinalize while NCCL launches a call, which NCCL rejects, and calls
+ *   reject     a non-blocking communicator: ncclCommFinalize while NCCL launches a call, which NCCL rejects, and
+ *              calls
  *   shared     a group with large calls of two communicators on one stream; of the first a rank is through, and
  *              destroys it, while the second waits for a rank that comes late
+ *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
  *   late       the same without a group: the first communicator is non-blocking, and is not polled in between
  *   send       a group of a send on a non-blocking communicator of three ranks, and a call on another; while NCCL
  *              launches the send, the third rank, which it does not need, ends the communicator
  *   abort      a thread waits in ncclCommFinalize for a call that the other rank does not make, and another aborts
  *   abandon    the same with a call that NCCL executes
- *   cut        a thread waits in ncclGroupEnd until NCCL launches a call, and another aborts: onehop loses no call
- *   suspend    the same in ncclCommSuspend
+ *   suspend    as abort in ncclCommSuspend
  *   revoke     a thread waits in ncclCommRevoke for a graph with calls that NCCL executes, and another aborts
- *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other rank
- *              calls; alone and in a group
- *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
- *   fallback   as behind; one rank leaves the first communicator out (ONEHOP_COMMS), so that it falls back in the group
- *   group      a thread waits in ncclGroupEnd for the first call of the other rank, and another aborts; or one revokes
- *   between    the same before ncclGroupEnd, behind a call that onehop executes
+ *   cut        a thread waits in ncclGroupEnd until NCCL launches a call, and another aborts: onehop loses no call
+ *   group      a thread waits in ncclGroupEnd for the first call of the other rank, and another aborts; or one
+ *              revokes
+ *   between    as group before ncclGroupEnd, behind a call that onehop executes
  *   beside     as group with calls of another communicator in the group, which the other rank may have executed
  *   refuse     a group of a first call, and of a call on a communicator that is revoked
- *   strange    a call without a communicator, which NCCL rejects, and a call on a communicator that was suspended
- *   stranger   two jobs: one rank of each has onehop; it does not know the id of a communicator that grows, which is
- *              split. The two ranks are no communicator
- *   unknown    as shared; the second communicator was suspended, so that onehop knows it no more
- *   behind     two processes: a group of a call on a communicator that was suspended, which NCCL launches in the
- *              background, late on one rank, and a call that onehop executes, on one stream
+ *   root       the root of a broadcast that NCCL executes is through, and ends the communicator, before the other
+ *              rank calls; alone and in a group
+ *   shrink     ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2
  *   moved      a thread makes both ranks in a group, blocking and not, with one variable for all handles, as bindings
- * do that return a communicator by value: NCCL sets the variable at once
+ *              do that return a communicator by value: NCCL sets the variable at once
+ *   stale      a thread reads an old state of a non-blocking communicator, while the program makes a call that NCCL
+ *              launches in the background, and a split
+ *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
+ *              program polls one of them, ends the stream, and makes a call on the other one
+ *   watched    threads ask for the state of a non-blocking communicator all the time; the program ends each stream
+ *              when it knows that NCCL has launched the call
  *   create     a group makes a non-blocking communicator, and calls on another, which NCCL and onehop execute
  *   grown      a thread makes three ranks of a communicator that grows, ends it in a group, and the process ends
  *   self       the first group of a communicator: an allreduce, and on one rank a send to itself
- *   partner    a group of large calls on two non-blocking communicators, which NCCL launches in the background; the
- * program polls one of them, ends the stream, and makes a call on the other one
  *   queue      a rank comes late to the first call, which NCCL executes on the other one: it does not wait for that
- * rank watched    threads ask for the state of a non-blocking communicator all the time; the program ends each stream
- * when it knows that NCCL has launched the call
+ *              rank
+ *   strange    a call without a communicator, which NCCL rejects, and a call on a communicator that was suspended
  *
  * In the other cases ranks are threads. Prints a line and ends with status 1 if something is wrong.
  */
@@ -1157,26 +1163,26 @@ static const struct {
     {"unknown", 3, NULL, shared},
     {"late", 3, NULL, late},
     {"send", 3, NULL, pass},
-    {"cut", 2, NULL, abort_beside},
     {"abort", 2, NULL, abort_waiting},
     {"abandon", 2, NULL, abandon},
-    {"moved", 1, NULL, moved},
-    {"stale", 2, NULL, stale},
-    {"partner", 2, NULL, partner},
-    {"create", 2, NULL, create},
-    {"grown", 1, NULL, grown},
-    {"self", 2, NULL, send_to_itself},
-    {"queue", 2, NULL, late_to_first},
-    {"watched", 2, NULL, watched},
     {"suspend", 2, NULL, abort_in_suspend},
     {"revoke", 2, NULL, abort_in_revoke},
-    {"root", 2, NULL, root},
+    {"cut", 2, NULL, abort_beside},
     {"group", 2, NULL, abort_in_group},
     {"between", 2, NULL, abort_between},
     {"beside", 2, NULL, beside},
     {"refuse", 2, NULL, refuse},
-    {"strange", 2, NULL, strange},
+    {"root", 2, NULL, root},
     {"shrink", 3, NULL, shrink},
+    {"moved", 1, NULL, moved},
+    {"stale", 2, NULL, stale},
+    {"partner", 2, NULL, partner},
+    {"watched", 2, NULL, watched},
+    {"create", 2, NULL, create},
+    {"grown", 1, NULL, grown},
+    {"self", 2, NULL, send_to_itself},
+    {"queue", 2, NULL, late_to_first},
+    {"strange", 2, NULL, strange},
 };
 
 int main(int argc, char **argv)
