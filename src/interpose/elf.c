@@ -138,19 +138,14 @@ OH_EARLY const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *nam
     return NULL;
 }
 
-OH_EARLY static bool refers(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count, const char *name)
+OH_EARLY bool oh_elf_refers(const struct oh_elf *elf, const char *name)
 {
-    for (size_t i = 0; i < count; i++) {
-        const size_t symbol = ELF64_R_SYM(relocations[i].r_info); /* 0: a relative one, most of them */
+    const ElfW(Rela) * relocation;
+    for (size_t i = 0; (relocation = oh_elf_relocation(elf, i)); i++) {
+        const size_t symbol = ELF64_R_SYM(relocation->r_info); /* 0: a relative one, most of them */
         if (symbol != 0 && oh_elf_same_name(elf->strings + elf->symbols[symbol].st_name, name)) {
             return true;
         }
     }
     return false;
-}
-
-OH_EARLY bool oh_elf_refers(const struct oh_elf *elf, const char *name)
-{
-    return refers(elf, elf->relocations, elf->relocation_count, name) ||
-           refers(elf, elf->plt_relocations, elf->plt_relocation_count, name);
 }

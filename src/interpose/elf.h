@@ -38,6 +38,14 @@ bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p
 /* Finds the symbol that the object itself defines, in its default version, by a hash table; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 
+/* Returns a relocation by its number, first those of data, then those of calls; NULL: there are no more. */
+OH_EARLY static inline const ElfW(Rela) * oh_elf_relocation(const struct oh_elf *elf, size_t number)
+{
+    const size_t count = elf->relocation_count, plt_number = number - count;
+    const bool is_in_plt = number >= count && plt_number < elf->plt_relocation_count;
+    return number < count ? &elf->relocations[number] : is_in_plt ? &elf->plt_relocations[plt_number] : NULL;
+}
+
 /* Returns whether a relocation that the loader binds refers to the name. */
 bool oh_elf_refers(const struct oh_elf *elf, const char *name);
 

@@ -285,6 +285,7 @@ static void hide_lacking_functions(void)
     close_window(&window);
 }
 
+/* Returns the function of a public name; NULL: none. */
 static const struct oh_function *exported_function(const char *name)
 {
     const char *public_name = name + (name[0] == 'p');
@@ -295,6 +296,16 @@ static const struct oh_function *exported_function(const char *name)
         }
     }
     return NULL;
+}
+
+/* Returns the function whose address the word of a relocation holds; NULL: none of NCCL's. */
+static const struct oh_function *function_of(const struct oh_elf *elf, const ElfW(Rela) * relocation)
+{
+    const unsigned long type = ELF64_R_TYPE(relocation->r_info);
+    const bool is_address = (type == RELOCATION_SLOT || type == RELOCATION_DATA || type == RELOCATION_WORD) &&
+                            relocation->r_addend == 0 && (elf->base + relocation->r_offset) % sizeof(uintptr_t) == 0;
+    const ElfW(Sym) *symbol = &elf->symbols[ELF64_R_SYM(relocation->r_info)];
+    return is_address ? exported_function(elf->strings + symbol->st_name) : NULL;
 }
 
 /*
@@ -308,15 +319,17 @@ struct assignment {
     bool is_unsure; /* which of two the object would call: what is not bound yet is left to the loader */
 };
 
-static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const struct oh_function *function,
-                        bool is_weak, struct assignment *assignment)
+static void assign_word(const struct oh_elf *elf, const ElfW(Rela) * relocation, struct assignment *assignment)
 {
-    uintptr_t address = __atomic_load_n(where, __ATOMIC_RELAXED);
-    const ptrdiff_t index = function - oh_functions;
-    bool is_ours = address == exported[index][0].address || address == exported[index][1].address;
+    const struct oh_function *function = function_of(elf, relocation);
+    const uintptr_t *where = (const uintptr_t *)(elf->base + relocation->r_offset);
+    const uintptr_t address = function ? __atomic_load_n(where, __ATOMIC_RELAXED) : 0;
     if (address == 0) { /* nobody has defined it */
         return;
     }
+    const bool is_weak = ELF64_ST_BIND(elf->symbols[ELF64_R_SYM(relocation->r_info)].st_info) == STB_WEAK;
+    const ptrdiff_t index = function - oh_functions;
+    bool is_ours = address == exported[index][0].address || address == exported[index][1].address;
     if (is_ours && is_weak && is_lacking(function)) {
         write_word(&assignment->window, where, 0); /* the program asks whether NCCL has it */
         return;
@@ -333,36 +346,6 @@ static void assign_word(const struct oh_elf *elf, const uintptr_t *where, const 
     }
 }
 
-/* Assigns the words of an object that hold addresses of exported functions. NULL: returns whether it has such words. */
-static bool assign_words(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count,
-                         struct assignment *assignment)
-{
-    for (size_t i = 0; i < count; i++) {
-        unsigned long type = ELF64_R_TYPE(relocations[i].r_info);
-        uintptr_t where = elf->base + relocations[i].r_offset;
-        if ((type != RELOCATION_SLOT && type != RELOCATION_DATA && type != RELOCATION_WORD) ||
-            relocations[i].r_addend != 0 || where % sizeof where != 0) {
-            continue;
-        }
-        const char *name = elf->strings + elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_name;
-        const struct oh_function *function = exported_function(name);
-        if (function && !assignment) {
-            return true;
-        }
-        if (function) {
-            const bool is_weak = ELF64_ST_BIND(elf->symbols[ELF64_R_SYM(relocations[i].r_info)].st_info) == STB_WEAK;
-            assign_word(elf, (const uintptr_t *)where, function, is_weak, assignment);
-        }
-    }
-    return false;
-}
-
-static bool assign_all_words(const struct oh_elf *elf, struct assignment *assignment)
-{
-    return assign_words(elf, elf->plt_relocations, elf->plt_relocation_count, assignment) ||
-           assign_words(elf, elf->relocations, elf->relocation_count, assignment);
-}
-
 /* Objects with such words. They are opened after the walk: then no thread loads them and writes their pages. */
 struct caller {
     struct caller *next;
@@ -372,7 +355,11 @@ struct caller {
 
 static void note_caller(struct caller **callers, const struct oh_elf *elf, const char *path)
 {
-    if (!assign_all_words(elf, NULL)) {
+    const ElfW(Rela) *relocation = oh_elf_relocation(elf, 0);
+    for (size_t i = 1; relocation && !function_of(elf, relocation); i++) {
+        relocation = oh_elf_relocation(elf, i);
+    }
+    if (!relocation) {
         return;
     }
     const size_t size = oh_elf_copy_name(NULL, path, 0) + 1;
@@ -395,7 +382,10 @@ static void assign_callers(struct caller *callers)
         };
         void *handle = reopen(caller->path, caller->elf.dynamic);
         if (handle) {
-            assign_all_words(&caller->elf, &assignment);
+            const ElfW(Rela) * relocation;
+            for (size_t i = 0; (relocation = oh_elf_relocation(&caller->elf, i)); i++) {
+                assign_word(&caller->elf, relocation, &assignment);
+            }
             close_window(&assignment.window);
             dlclose(handle);
         }
