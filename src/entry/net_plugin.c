@@ -100,7 +100,7 @@ static ncclResult_t profiler_init(void **context_p, uint64_t id, int *events_p, 
 {
     (void)nnodes, (void)log;
     *events_p = 0;
-    if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_hooks_preloaded()) {
+    if (!oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE) && !oh_onehop_is_preloaded()) {
         *context_p = add_creation(id, name, nranks, rank, OH_CALLER());
     }
     return ncclSuccess;
@@ -128,7 +128,7 @@ static bool is_asked_for(void)
 
 __attribute__((constructor)) static void opened(void)
 {
-    if (!oh_hooks_start_seen() && is_asked_for() && !oh_hooks_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
+    if (!oh_hooks_start_seen() && is_asked_for() && !oh_onehop_is_preloaded() && !oh_env_flag(OH_ENV_DISABLE, false)) {
         oh_hooks_update(OH_HOOKS_WAIT);
         if (oh_real_count() > 0) { /* else another program has opened the library */
             OH_INFO("loaded by NCCL as a network plugin");

@@ -7,7 +7,6 @@
  * Threads: any.
  * Owns: the table of return addresses.
  */
-#include <dlfcn.h>
 #include <link.h>
 #include <stdatomic.h>
 
@@ -23,14 +22,14 @@ static _Atomic uint64_t sites[SITES];
 /* With several copies, the one of the object that has the return address. */
 static const struct oh_real *copy_for(const void *caller)
 {
-    Dl_info info;
-    struct link_map *map = NULL;
-    bool known = dladdr1(caller, &info, (void **)&map, RTLD_DL_LINKMAP) && map;
-    const struct oh_real *real = oh_real_of_object(known ? map->l_ld : NULL, known ? map->l_name : NULL);
+    const struct link_map *object = oh_object_at(caller);
+    const char *path = object ? object->l_name : "";
+    bool is_unsure;
+    const struct oh_real *real = oh_real_of_object(object ? object->l_ld : NULL, path, &is_unsure);
     if (!real) {
         real = oh_real_at(0);
         OH_WARN("several copies of NCCL are loaded, and nothing says which one %s calls; taking %s",
-                known && map->l_name[0] ? map->l_name : "the program", real->path);
+                path[0] ? path : "the program", real->path);
     }
     return real;
 }

@@ -199,9 +199,8 @@ static bool patch_symbols(const struct oh_real *real, int copy)
 /* Returns whether the address is in the object with this dynamic section. */
 static bool is_in_object(const void *address, const void *dynamic)
 {
-    Dl_info info;
-    struct link_map *map = NULL;
-    return dladdr1(address, &info, (void **)&map, RTLD_DL_LINKMAP) && map && map->l_ld == dynamic;
+    const struct link_map *object = oh_object_at(address);
+    return object && object->l_ld == dynamic;
 }
 
 /*
@@ -375,11 +374,11 @@ static void note_caller(struct caller **callers, const struct oh_elf *elf, const
 static void assign_callers(struct caller *callers)
 {
     for (struct caller *caller = callers, *next; caller; caller = next) {
-        const struct oh_real *real = oh_real_count() > 1 ? oh_real_of_object(caller->elf.dynamic, caller->path) : NULL;
-        struct assignment assignment = {
-            .copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1,
-            .is_unsure = real && oh_real_depends_on_flags(caller->elf.dynamic, caller->path),
-        };
+        struct assignment assignment = {.copy = -1};
+        if (oh_real_count() > 1) {
+            const struct oh_real *real = oh_real_of_object(caller->elf.dynamic, caller->path, &assignment.is_unsure);
+            assignment.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1;
+        }
         void *handle = reopen(caller->path, caller->elf.dynamic);
         if (handle) {
             const ElfW(Rela) * relocation;
@@ -433,18 +432,12 @@ static uintptr_t walk_objects(bool all, struct caller **callers)
     return list;
 }
 
-bool oh_hooks_preloaded(void)
-{
-    return oh_dlsym_in("", "onehopVersion") == (const void *)(uintptr_t)onehopVersion;
-}
-
 static bool may_patch(void)
 {
     static int answer = -1; /* guarded by `locked` */
     if (answer < 0) {
-        const void *front = oh_dlsym_in("", "onehopVersion"); /* NULL, ours, or another onehop's */
         answer = !oh_env_flag(OH_ENV_DISABLE, false) && !getauxval(AT_SECURE);
-        if (front && front != (const void *)(uintptr_t)onehopVersion) {
+        if (!oh_onehop_is_preloaded() && oh_dlsym_in("", "onehopVersion")) {
             OH_INFO("another libonehop.so is loaded in front of this one, which stays out of its way");
             answer = 0;
         }
@@ -609,7 +602,7 @@ void oh_hooks_end(void)
         return;
     }
     walk_objects(true, NULL);
-    const char *front = oh_real_count() > 0 && oh_hooks_preloaded() ? find_dlsym_in_front() : NULL;
+    const char *front = oh_real_count() > 0 && oh_onehop_is_preloaded() ? find_dlsym_in_front() : NULL;
     if (front) {
         OH_INFO(
             "no call of %s has come to onehop: dlsym of %s keeps look-ups from it; put libonehop.so in front of that "

@@ -36,6 +36,17 @@ struct oh_real *oh_real_at(int index)
     return &copies[index];
 }
 
+/* The copy with this dynamic section: NCCL itself, or what it is linked into. */
+static struct oh_real *copy_with(const void *dynamic)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        if (copies[i].elf.dynamic == dynamic) {
+            return &copies[i];
+        }
+    }
+    return NULL;
+}
+
 /* Restores the outer copy: a call may come from within another copy's. */
 #define THUNK(slot_, name_, parameters_, arguments_)                                                                   \
     static ncclResult_t name_##_##slot_ parameters_                                                                    \
@@ -92,13 +103,8 @@ static void fill_table(struct oh_real *real)
 void oh_real_add(const struct oh_elf *elf, const char *path)
 {
     int count = oh_real_count();
-    if (!oh_elf_find(elf, MARK)) {
+    if (!oh_elf_find(elf, MARK) || copy_with(elf->dynamic)) {
         return;
-    }
-    for (int i = 0; i < count; i++) {
-        if (copies[i].elf.dynamic == elf->dynamic) {
-            return;
-        }
     }
     if (count == OH_REAL_MAX) {
         oh_elf_copy_name(left_alone, path, sizeof left_alone);
@@ -148,25 +154,35 @@ void *oh_dlsym_in(const char *path, const char *name)
     return found;
 }
 
+const struct link_map *oh_object_at(const void *address)
+{
+    Dl_info info;
+    struct link_map *object = NULL;
+    return dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) ? object : NULL;
+}
+
+bool oh_onehop_is_preloaded(void)
+{
+    return oh_dlsym_in("", "onehopVersion") == (const void *)(uintptr_t)onehopVersion;
+}
+
 /* A tool defines functions of NCCL, and is neither NCCL nor onehop. */
 static bool is_tool(const void *function, const char **path_p)
 {
-    Dl_info info;
     struct oh_elf elf;
-    struct link_map *map = NULL;
-    if (!function || !dladdr1(function, &info, (void **)&map, RTLD_DL_LINKMAP) || !map ||
-        !oh_elf_read(map->l_addr, map->l_ld, &elf)) {
+    const struct link_map *object = function ? oh_object_at(function) : NULL;
+    if (!object || !oh_elf_read(object->l_addr, object->l_ld, &elf)) {
         return false;
     }
-    *path_p = map->l_name[0] ? map->l_name : "the program";
+    *path_p = object->l_name[0] ? object->l_name : "the program";
     return !oh_elf_find(&elf, MARK) && !oh_elf_find(&elf, "onehopVersion");
 }
 
 void oh_real_find_tools(struct oh_real *real)
 {
     const char *path, *in_front = NULL, *behind = NULL;
-    if (oh_dlsym_in("", "onehopVersion") != (const void *)(uintptr_t)onehopVersion) {
-        return; /* not preloaded */
+    if (!oh_onehop_is_preloaded()) {
+        return;
     }
     for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
         const char *name = oh_functions[i].real_name + 1;
@@ -202,24 +218,14 @@ static const struct oh_real *copy_in_scope_of(const char *path)
     return NULL;
 }
 
-const struct oh_real *oh_real_of_object(const void *dynamic, const char *path)
+const struct oh_real *oh_real_of_object(const void *dynamic, const char *path, bool *is_unsure_p)
 {
-    for (int i = 0; i < oh_real_count(); i++) {
-        if (copies[i].elf.dynamic == dynamic) { /* NCCL itself, or what it is linked into */
-            return &copies[i];
-        }
+    const struct oh_real *real = copy_with(dynamic);
+    *is_unsure_p = false;
+    if (!real) {
+        const struct oh_real *global = copy_in_scope_of(""), *own = path[0] ? copy_in_scope_of(path) : NULL;
+        *is_unsure_p = global && own && own != global;
+        real = global ? global : own;
     }
-    const struct oh_real *real = copy_in_scope_of("");
-    return real || !path || !path[0] ? real : copy_in_scope_of(path);
-}
-
-bool oh_real_depends_on_flags(const void *dynamic, const char *path)
-{
-    for (int i = 0; i < oh_real_count(); i++) {
-        if (copies[i].elf.dynamic == dynamic) {
-            return false;
-        }
-    }
-    const struct oh_real *global = copy_in_scope_of(""), *own = global && path[0] ? copy_in_scope_of(path) : NULL;
-    return own && own != global;
+    return real;
 }

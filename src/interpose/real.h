@@ -54,15 +54,10 @@ extern __thread const struct oh_real *oh_real_of_thunk __attribute__((visibility
 
 /*
  * Returns the copy to which an object with this dynamic section and path is bound: that of the global scope, or else of
- * the object's own; NULL: none. Opens objects, so not from dl_iterate_phdr.
+ * the object's own; NULL: none. is_unsure_p: both scopes have one. Then the loader alone knows to which of the two it
+ * binds the object: RTLD_DEEPBIND puts its own scope first. Opens objects, so not from dl_iterate_phdr.
  */
-const struct oh_real *oh_real_of_object(const void *dynamic, const char *path);
-
-/*
- * Returns whether the object's own scope has another copy than the global one. Then the loader alone knows to which of
- * the two it binds the object: RTLD_DEEPBIND puts its own scope first.
- */
-bool oh_real_depends_on_flags(const void *dynamic, const char *path);
+const struct oh_real *oh_real_of_object(const void *dynamic, const char *path, bool *is_unsure_p);
 
 /* Number of copies known so far, and each of them. */
 int oh_real_count(void);
@@ -124,9 +119,6 @@ void oh_hooks_update(enum oh_hooks_urgency urgency);
  */
 void oh_hooks_update_for(const void *caller);
 
-/* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
-bool oh_hooks_preloaded(void);
-
 /* Prepares for forks, once: called before any other function of patch.c can be. */
 void oh_hooks_begin(void);
 
@@ -139,11 +131,19 @@ void oh_hooks_end(void);
 /* Returns whether this process was forked: another thread may have been changing the loader's list. */
 bool oh_hooks_are_forked(void);
 
+/* --- what the loader knows: real.c -------------------------------------------------------------------------------- */
+
 /*
- * real.c. Looks a name up from a loaded object; path "": in the global scope. Calls the next definition of dlsym,
- * behind onehop's, which looks at no new objects. Leaves no dlerror.
+ * Looks a name up from a loaded object; path "": in the global scope. Calls the next definition of dlsym, behind
+ * onehop's, which looks at no new objects. Leaves no dlerror.
  */
 void *oh_dlsym_in(const char *path, const char *name);
+
+/* Returns the object that has the address, of its code or data; NULL: none. */
+const struct link_map *oh_object_at(const void *address);
+
+/* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
+bool oh_onehop_is_preloaded(void);
 
 /* --- next_dlsym.c, dlsym.c: run before the program's main, and call nothing --------------------------------------- */
 
