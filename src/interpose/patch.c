@@ -207,32 +207,24 @@ static bool is_in_object(const void *address, const void *dynamic)
  * Keeps copies loaded for good, also where nothing is patched: onehop's functions forward to them. A loaded copy that
  * cannot be opened is called nevertheless; the next update tries again.
  */
-static void hold_copies(void)
+static void hold_copies(bool may_patch)
 {
     for (int i = oh_real_count() - 1; i >= 0; i--) {
         struct oh_real *real = oh_real_at(i);
-        if (!real->pinned && reopen(real->path, real->elf.dynamic)) {
-            real->pinned = true;
+        if (real->state == OH_REAL_FOUND && reopen(real->path, real->elf.dynamic)) {
+            real->state = OH_REAL_HELD;
             oh_real_find_tools(real);
         }
-        if (!real->pinned && !is_in_object(real->elf.dynamic, real->elf.dynamic)) {
+        if (real->state == OH_REAL_FOUND && !is_in_object(real->elf.dynamic, real->elf.dynamic)) {
             OH_INFO("%s cannot be held: it has been unloaded", real->path);
             oh_real_drop(i);
         }
-    }
-}
-
-static void settle_copies(void)
-{
-    for (int i = 0; i < oh_real_count(); i++) {
-        struct oh_real *real = oh_real_at(i);
-        if (!real->pinned || real->patched || real->tried) {
-            continue;
-        }
-        real->tried = true;
-        if (!(real->patched = patch_symbols(real, i))) {
-            OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
-                    real->path);
+        if (real->state == OH_REAL_HELD && may_patch) {
+            real->state = patch_symbols(real, i) ? OH_REAL_PATCHED : OH_REAL_UNPATCHED;
+            if (real->state == OH_REAL_UNPATCHED) {
+                OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
+                        real->path);
+            }
         }
     }
 }
@@ -377,7 +369,7 @@ static void assign_callers(struct caller *callers)
         struct assignment assignment = {.copy = -1};
         if (oh_real_count() > 1) {
             const struct oh_real *real = oh_real_of_object(caller->elf.dynamic, caller->path, &assignment.is_unsure);
-            assignment.copy = real && real->patched ? (int)(real - oh_real_at(0)) : -1;
+            assignment.copy = real && real->state == OH_REAL_PATCHED ? (int)(real - oh_real_at(0)) : -1;
         }
         void *handle = reopen(caller->path, caller->elf.dynamic);
         if (handle) {
@@ -432,7 +424,7 @@ static uintptr_t walk_objects(bool all, struct caller **callers)
     return list;
 }
 
-static bool may_patch(void)
+static bool may_change(void)
 {
     static int answer = -1; /* guarded by `locked` */
     if (answer < 0) {
@@ -453,15 +445,15 @@ static void update_copies(int before, bool all)
     OH_KEEP_ERRNO();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* files are read here, with `locked`; dlsym is no point */
     find_object = find_object ? find_object : (object_finder)oh_dlsym_in("", "_dl_find_object");
-    const bool may = may_patch();
+    const bool may = may_change();
+    /* Objects that were loaded since got thunks from the loader. */
+    const bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->state == OH_REAL_PATCHED;
     if (may) {
         hide_lacking_functions(); /* before tools are looked for: onehop's functions are there again */
     }
-    hold_copies();
+    hold_copies(may);
     oh_real_report();
-    bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->patched; /* new objects got thunks */
     if (may && !settled) {
-        settle_copies();
         /* With a second copy, every object must have the thunks of its copy. */
         walk_objects(all || (before < 2 && oh_real_count() > 1), &callers);
         assign_callers(callers);
@@ -476,7 +468,7 @@ static void update_objects(bool all)
     if (oh_real_count() > 0 || atomic_load_explicit(&asked, memory_order_relaxed)) {
         update_copies(before, all);
     }
-    if (oh_real_count() == 1 && oh_real_at(0)->pinned) {
+    if (oh_real_count() == 1 && oh_real_at(0)->state != OH_REAL_FOUND) {
         /* release: publishes the copy. Pairs with the acquire load in has_seen(). */
         atomic_store_explicit(&single_look, looks, memory_order_release);
     }
@@ -509,7 +501,7 @@ static void announce_copies(void)
 {
     for (int i = 0; i < oh_real_count(); i++) {
         struct oh_real *real = oh_real_at(i);
-        if (real->tried && !atomic_exchange_explicit(&real->announced, true, memory_order_relaxed)) {
+        if (real->state > OH_REAL_HELD && !atomic_exchange_explicit(&real->announced, true, memory_order_relaxed)) {
             OH_INFO("NCCL found: %s", real->path[0] ? real->path : "in the program itself");
         }
     }

@@ -25,15 +25,20 @@
 #define OH_REAL_MAX 4     /* copies of NCCL in one process that are told apart */
 #define OH_REAL_PATH 4096 /* PATH_MAX. Not on the heap: without memory the job must still find its NCCL */
 
+enum oh_real_state {
+    OH_REAL_FOUND,     /* it may be unloaded */
+    OH_REAL_HELD,      /* by a reference */
+    OH_REAL_UNPATCHED, /* likewise; its symbol table cannot be changed */
+    OH_REAL_PATCHED    /* likewise; its symbol table has the thunks */
+};
+
 struct oh_real {
     struct oh_nccl own, seen; /* seen: with the functions of a tool behind onehop */
     struct oh_elf elf;
     char path[OH_REAL_PATH];
     const char *lacking; /* a required function, until it is reported */
+    _Atomic(enum oh_real_state) state;
     atomic_bool announced;
-    bool pinned;  /* onehop holds a reference */
-    bool tried;   /* to patch it */
-    bool patched; /* its symbol table has the thunks */
 };
 
 /*
