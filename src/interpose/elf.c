@@ -10,13 +10,12 @@
 
 #define HIDDEN_VERSION 0x8000 /* of two versions of a name, not the default one */
 
-OH_EARLY static const ElfW(Dyn) * find_entry(const struct oh_elf *elf, ElfW(Sxword) tag)
+OH_EARLY const ElfW(Dyn) * oh_elf_entry(const ElfW(Dyn) * dynamic, ElfW(Sxword) tag)
 {
-    const ElfW(Dyn) *entry = elf->dynamic;
-    while (entry->d_tag != DT_NULL && entry->d_tag != tag) {
-        entry++;
+    while (dynamic->d_tag != DT_NULL && dynamic->d_tag != tag) {
+        dynamic++;
     }
-    return entry->d_tag == tag ? entry : NULL;
+    return dynamic->d_tag == tag ? dynamic : NULL;
 }
 
 /*
@@ -25,7 +24,7 @@ OH_EARLY static const ElfW(Dyn) * find_entry(const struct oh_elf *elf, ElfW(Sxwo
  */
 OH_EARLY static const void *address_of(const struct oh_elf *elf, ElfW(Sxword) tag)
 {
-    const ElfW(Dyn) *entry = find_entry(elf, tag);
+    const ElfW(Dyn) *entry = oh_elf_entry(elf->dynamic, tag);
     if (!entry) {
         return NULL;
     }
@@ -37,7 +36,7 @@ OH_EARLY static const void *address_of(const struct oh_elf *elf, ElfW(Sxword) ta
 
 OH_EARLY static size_t count_of(const struct oh_elf *elf, ElfW(Sxword) tag)
 {
-    const ElfW(Dyn) *entry = find_entry(elf, tag);
+    const ElfW(Dyn) *entry = oh_elf_entry(elf->dynamic, tag);
     return entry ? entry->d_un.d_val / sizeof(ElfW(Rela)) : 0;
 }
 

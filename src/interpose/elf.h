@@ -32,6 +32,9 @@ struct oh_elf {
     size_t plt_relocation_count;
 };
 
+/* Finds the first entry of a dynamic section with this tag; NULL: none. */
+const ElfW(Dyn) * oh_elf_entry(const ElfW(Dyn) * dynamic, ElfW(Sxword) tag);
+
 /* Returns false if the object has no symbols. */
 bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p);
 

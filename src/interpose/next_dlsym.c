@@ -123,19 +123,23 @@ OH_EARLY static void *definition_in(const struct link_map *object, const char *n
 /* Defined by libc, and by nothing that stands in front of it. */
 #define LIBC_MARK "gnu_get_libc_version"
 
-OH_EARLY static void *definition_in_libc(const char *name)
+/* Before glibc 2.34: defined by libdl, whose dlsym is libc's own. Others that define dlsym may stand in front of it. */
+#define DLSYM_MARK "dlinfo"
+
+/* The first definition of a name, in an object that defines `mark`, too. */
+OH_EARLY static void *definition_beside(const char *mark, const char *name)
 {
-    const struct link_map *object = first_object(own_object());
-    while (object && !definition_in(object, LIBC_MARK)) {
-        object = object->l_next;
+    void *found = NULL;
+    for (const struct link_map *object = first_object(own_object()); object && !found; object = object->l_next) {
+        found = definition_in(object, mark) ? definition_in(object, name) : NULL;
     }
-    return object ? definition_in(object, name) : NULL;
+    return found;
 }
 
 OH_EARLY void oh_next_on_exit(void (*function)(int status, void *argument))
 {
     int (*on_exit)(void (*)(int, void *), void *) =
-        (int (*)(void (*)(int, void *), void *))definition_in_libc("on_exit");
+        (int (*)(void (*)(int, void *), void *))definition_beside(LIBC_MARK, "on_exit");
     if (on_exit) {
         on_exit(function, NULL);
     }
@@ -159,14 +163,8 @@ OH_EARLY bool oh_program_calls(const char *name, const void *definition)
 {
     const struct link_map *object = first_object(own_object());
     struct oh_elf program;
-    if (!object || !oh_elf_read(object->l_addr, object->l_ld, &program) || !oh_elf_refers(&program, name)) {
-        return false;
-    }
-    void *found = NULL;
-    for (; object && !found; object = object->l_next) {
-        found = definition_in(object, name);
-    }
-    return found == definition;
+    return object && oh_elf_read(object->l_addr, object->l_ld, &program) && oh_elf_refers(&program, name) &&
+           definition_beside(name, name) == definition;
 }
 
 /* What this thread does with each object, while it looks at them. */
@@ -202,20 +200,14 @@ __attribute__((used)) OH_EARLY static void (*hash_objects(void))(void)
 void OBJECTS(void);
 __attribute__((visibility("default"), ifunc("hash_objects"))) void OBJECTS(void);
 
-/* Before glibc 2.34: defined by libdl, whose dlsym is libc's own. Others that define dlsym may stand in front of it. */
-#define DLSYM_MARK "dlinfo"
-
 OH_EARLY uintptr_t oh_next_objects(void)
 {
     static _Atomic(oh_dlsym_function) known;
     oh_dlsym_function look_up = atomic_load_explicit(&known, memory_order_relaxed);
-    look_up = look_up ? look_up : (oh_dlsym_function)definition_in_libc("dlsym");
     /* Once: this walk has no lock. Objects from the start of the process, or those in front of a plugin being opened.
      */
-    const struct link_map *object = look_up ? NULL : first_object(own_object());
-    for (; !look_up && object; object = object->l_next) {
-        look_up = definition_in(object, DLSYM_MARK) ? (oh_dlsym_function)definition_in(object, "dlsym") : NULL;
-    }
+    look_up = look_up ? look_up : (oh_dlsym_function)definition_beside(LIBC_MARK, "dlsym");
+    look_up = look_up ? look_up : (oh_dlsym_function)definition_beside(DLSYM_MARK, "dlsym");
     atomic_store_explicit(&known, look_up, memory_order_relaxed); /* publishes nothing else */
     return look_up ? (uintptr_t)look_up(RTLD_DEFAULT, TEXT(OBJECTS)) : 0;
 }
@@ -237,12 +229,8 @@ OH_EARLY uintptr_t oh_next_visit(oh_object_visitor *visit, void *user)
 OH_EARLY bool oh_next_is_changing(void)
 {
     const struct link_map *program = first_object(own_object());
-    const ElfW(Dyn) *entry = program ? program->l_ld : NULL;
-    while (entry && entry->d_tag != DT_NULL && entry->d_tag != DT_DEBUG) {
-        entry++;
-    }
-    const bool known = entry && entry->d_tag == DT_DEBUG && entry->d_un.d_ptr;
-    const struct r_debug *debug = known ? (const struct r_debug *)entry->d_un.d_ptr : NULL;
+    const ElfW(Dyn) *entry = program && program->l_ld ? oh_elf_entry(program->l_ld, DT_DEBUG) : NULL;
+    const struct r_debug *debug = entry ? (const struct r_debug *)entry->d_un.d_ptr : NULL;
     return debug && *(const volatile __typeof__(debug->r_state) *)&debug->r_state != RT_CONSISTENT;
 }
 
