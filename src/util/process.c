@@ -30,6 +30,18 @@
 
 static struct oh_process *processes;
 
+/* Reads the begin of a file as a text. Returns its length, or -1 and errno. */
+static ssize_t read_text(const char *path, char *text_p, size_t size)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t length = fd >= 0 ? read(fd, text_p, size - 1) : -1;
+    text_p[length > 0 ? length : 0] = '\0';
+    if (fd >= 0) {
+        close(fd);
+    }
+    return length;
+}
+
 /*
  * Reads what the kernel adds to start times that this process reads, in ticks: the offset of its time namespace (Linux
  * 5.6). So ranks in several namespaces agree on a start time. Undocumented in proc(5); fs/proc/array.c,
@@ -40,19 +52,14 @@ static bool read_namespace_ticks(uint64_t *ticks_p)
 {
     char text[256];
     long long seconds = 0;
-    int fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno != ENOENT && errno != EACCES && errno != EPERM) {
+    if (read_text("/proc/self/timens_offsets", text, sizeof text) < 0 && errno != ENOENT && errno != EACCES &&
+        errno != EPERM) {
         return false;
     }
-    ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
-    text[length > 0 ? length : 0] = '\0';
     const char *boot = strstr(text, "boottime");
     const bool has_offset = boot && sscanf(boot, "boottime %lld", &seconds) == 1;
     *ticks_p = has_offset ? (uint64_t)(seconds * sysconf(_SC_CLK_TCK)) : 0;
-    return length >= 0;
+    return true;
 }
 
 /* A zombie with several threads is a process of which only the first thread has ended. */
@@ -62,12 +69,7 @@ static bool read_stat(int32_t pid, bool *dead_p, uint64_t *start_p)
     long threads;
     uint64_t start, offset;
     snprintf(path, sizeof path, "/proc/%" PRId32 "/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
-    if (fd >= 0) {
-        close(fd);
-    }
-    text[length > 0 ? length : 0] = '\0';
+    read_text(path, text, sizeof text);
     /* The name in brackets may hold anything. State is field 3, threads 20, start 22 (proc(5)). */
     const char *rest = strrchr(text, ')');
     if (!rest ||
