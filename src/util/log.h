@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * log.h - messages to the user, their texts, and files that the user names
+ * log.h - messages to the user, and their texts
  *
  * Does: Writes lines to stderr, or to the file that ONEHOP_DEBUG_FILE names, up to the level ONEHOP_DEBUG (NONE, WARN,
  *    INFO, TRACE; WARN when unset). One write(2) a line, so that lines of several ranks do not mix. Keeps errno.
@@ -10,7 +10,6 @@
 #ifndef OH_UTIL_LOG_H_
 #define OH_UTIL_LOG_H_
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -64,27 +63,5 @@ void oh_text_append(char *text, size_t size, const char *format, ...) __attribut
 
 /* Makes bytes from elsewhere one line of printable ASCII that ends within size. */
 void oh_text_clean(char *text, size_t size);
-
-/* --- files that the user names ------------------------------------------------------------------------------------ */
-
-/*
- * %h (host, up to the first dot), %p (process id) and %% are expanded, so that processes have files of their own. A
- * file is a regular one of this user with one name, created with mode 0600; no link that someone else has put into a
- * shared folder is followed.
- */
-
-#define OH_OUTPUT_PATH 512
-
-/* Expands `pattern` into path_p (OH_OUTPUT_PATH bytes), and cuts it there. */
-void oh_output_expand(const char *pattern, char *path_p);
-
-/* Opens the file of `pattern`, close-on-exec. create: O_CREAT, or 0. Returns the descriptor, or -1 and errno. */
-int oh_output_open(const char *pattern, int create);
-
-/*
- * Writes as much as can be written. Callers write whole lines, so that those of several processes do not mix. Returns
- * false, with errno set, if not all could be written.
- */
-bool oh_output_write(int fd, const char *text, size_t length);
 
 #endif

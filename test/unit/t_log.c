@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "test/tap.h"
+#include "util/output.h"
 
 static char folder[] = "/tmp/onehop-log.XXXXXX";
 

@@ -16,6 +16,7 @@
 #include "comm/comm_internal.h"
 #include "util/env.h"
 #include "util/log.h"
+#include "util/output.h"
 #include "util/scope.h"
 
 /* Calls on communicators that onehop does not follow. */
