@@ -65,9 +65,9 @@ OH_EXPORT void *onehopStockFunction(const char *name)
 {
     const struct oh_real *real = oh_real_find(OH_CALLER());
     void *found = NULL;
-    for (int i = 0; real && name && i < OH_FUNCTION_COUNT; i++) {
-        if (oh_functions[i].plain && strcmp(oh_functions[i].real_name + 1, name) == 0) {
-            memcpy(&found, (const char *)&real->own + oh_functions[i].offset, sizeof found);
+    for (int i = 0; real && name && i < OH_EXPORTED_COUNT; i++) {
+        if (strcmp(oh_functions[i].real_name + 1, name) == 0) {
+            found = oh_real_function(real, &oh_functions[i]);
         }
     }
     return found;

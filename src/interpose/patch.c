@@ -18,7 +18,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -158,13 +157,6 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
     return true;
 }
 
-static uintptr_t real_address(const struct oh_real *real, const struct oh_function *function)
-{
-    uintptr_t address;
-    memcpy(&address, (const char *)&real->own + function->offset, sizeof address);
-    return address;
-}
-
 /* Opens a loaded object again. Returns NULL if it was unloaded, or another is at its path. Leaves no dlerror. */
 static void *reopen(const char *path, const void *dynamic)
 {
@@ -184,9 +176,9 @@ static bool patch_symbols(const struct oh_real *real, int copy)
 {
     struct window window = {0};
     bool done = true;
-    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
+    for (size_t i = 0; i < OH_EXPORTED_COUNT; i++) {
         const struct oh_function *function = &oh_functions[i];
-        for (int p = 0; p < 2 && function->plain && real_address(real, function); p++) { /* pncclX, ncclX */
+        for (int p = 0; p < 2 && oh_real_function(real, function); p++) { /* pncclX, ncclX */
             const ElfW(Sym) *symbol = oh_elf_find(&real->elf, function->real_name + p);
             uintptr_t thunk = (uintptr_t)function->thunk[copy] - real->elf.base;
             done = (!symbol || write_word(&window, &symbol->st_value, thunk)) && done;
@@ -233,7 +225,7 @@ static bool is_lacking(const struct oh_function *function)
 {
     bool lacking = true;
     for (int i = 0; i < oh_real_count(); i++) {
-        lacking = lacking && !real_address(oh_real_at(i), function);
+        lacking = lacking && !oh_real_function(oh_real_at(i), function);
     }
     return lacking;
 }
@@ -243,15 +235,14 @@ static struct {
     const ElfW(Sym) * symbol;
     ElfW(Addr) value; /* of the symbol, unless it is hidden */
     uintptr_t address;
-} exported[OH_FUNCTION_COUNT][2];
+} exported[OH_EXPORTED_COUNT][2];
 
 static void find_exported_functions(void)
 {
     static bool found;
     struct oh_elf own;
-    for (int i = 0; !found && i < 2 * OH_FUNCTION_COUNT && oh_next_own(&own); i++) {
-        const struct oh_function *function = &oh_functions[i / 2];
-        const ElfW(Sym) *symbol = function->plain ? oh_elf_find(&own, function->real_name + i % 2) : NULL;
+    for (int i = 0; !found && i < 2 * OH_EXPORTED_COUNT && oh_next_own(&own); i++) {
+        const ElfW(Sym) *symbol = oh_elf_find(&own, oh_functions[i / 2].real_name + i % 2);
         if (symbol) {
             exported[i / 2][i % 2].symbol = symbol;
             exported[i / 2][i % 2].value = symbol->st_value;
@@ -266,7 +257,7 @@ static void hide_lacking_functions(void)
 {
     struct window window = {0};
     find_exported_functions();
-    for (int i = 0; i < 2 * OH_FUNCTION_COUNT; i++) {
+    for (int i = 0; i < 2 * OH_EXPORTED_COUNT; i++) {
         const ElfW(Sym) *symbol = exported[i / 2][i % 2].symbol;
         const ElfW(Addr) value = symbol && !is_lacking(&oh_functions[i / 2]) ? exported[i / 2][i % 2].value : 0;
         if (symbol && symbol->st_value != value) {
@@ -281,8 +272,8 @@ static const struct oh_function *exported_function(const char *name)
 {
     const char *public_name = name + (name[0] == 'p');
     const bool is_nccl = public_name[0] == 'n' && public_name[1] == 'c'; /* few names are */
-    for (size_t i = 0; is_nccl && i < OH_FUNCTION_COUNT; i++) {
-        if (oh_functions[i].plain && oh_elf_same_name(public_name, oh_functions[i].real_name + 1)) {
+    for (size_t i = 0; is_nccl && i < OH_EXPORTED_COUNT; i++) {
+        if (oh_elf_same_name(public_name, oh_functions[i].real_name + 1)) {
             return &oh_functions[i];
         }
     }
@@ -326,7 +317,7 @@ static void assign_word(const struct oh_elf *elf, const ElfW(Rela) * relocation,
         return;
     }
     for (int copy = 0; copy < oh_real_count(); copy++) {
-        if (address == real_address(oh_real_at(copy), function)) {
+        if (address == (uintptr_t)oh_real_function(oh_real_at(copy), function)) {
             write_word(&assignment->window, where, (uintptr_t)function->thunk[copy]);
             return;
         }

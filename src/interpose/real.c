@@ -67,19 +67,18 @@ static struct oh_real *copy_with(const void *dynamic)
 OH_NCCL_REQUIRED(THUNKS)
 OH_NCCL_OPTIONAL(THUNKS)
 
-#define PLAIN(function_) (void (*)(void)) function_
-#define QUERY(name_, parameters_) {"pnccl" #name_, offsetof(struct oh_nccl, name_), true, NULL, {NULL}},
+#define ADDRESS(function_) (void (*)(void)) function_
+#define QUERY(name_, parameters_) {"pnccl" #name_, offsetof(struct oh_nccl, name_), true, {NULL}},
 #define ROW(name_, required_)                                                                                          \
     {"pnccl" #name_,                                                                                                   \
      offsetof(struct oh_nccl, name_),                                                                                  \
      required_,                                                                                                        \
-     PLAIN(nccl##name_),                                                                                               \
-     {PLAIN(name_##_0), PLAIN(name_##_1), PLAIN(name_##_2), PLAIN(name_##_3)}},
+     {ADDRESS(name_##_0), ADDRESS(name_##_1), ADDRESS(name_##_2), ADDRESS(name_##_3)}},
 #define REQUIRED(name_, ...) ROW(name_, true)
 #define OPTIONAL(name_, ...) ROW(name_, false)
 
-const struct oh_function oh_functions[OH_FUNCTION_COUNT] = {OH_NCCL_REQUIRED(REQUIRED) OH_NCCL_QUERIES(QUERY)
-                                                                OH_NCCL_OPTIONAL(OPTIONAL)};
+const struct oh_function oh_functions[OH_FUNCTION_COUNT] = {OH_NCCL_REQUIRED(REQUIRED) OH_NCCL_OPTIONAL(OPTIONAL)
+                                                                OH_NCCL_QUERIES(QUERY)};
 
 _Static_assert(OH_REAL_MAX == 4, "THUNKS and ROW list the copies");
 
@@ -184,11 +183,8 @@ void oh_real_find_tools(struct oh_real *real)
     if (!oh_onehop_is_preloaded()) {
         return;
     }
-    for (size_t i = 0; i < OH_FUNCTION_COUNT; i++) {
+    for (size_t i = 0; i < OH_EXPORTED_COUNT; i++) {
         const char *name = oh_functions[i].real_name + 1;
-        if (!oh_functions[i].plain) {
-            continue;
-        }
         in_front = is_tool(oh_dlsym_in("", name), &path) ? path : in_front;
         void *next = atomic_load_explicit(&oh_next_dlsym, memory_order_relaxed)(RTLD_NEXT, name);
         if (is_tool(next, &path)) {

@@ -18,6 +18,7 @@
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "comm/nccl.h"
 #include "interpose/elf.h"
@@ -87,15 +88,23 @@ struct oh_function {
     const char *real_name; /* "pncclAllReduce"; the public name begins behind the p */
     size_t offset;         /* of the function in struct oh_nccl */
     bool required;
-    void (*plain)(void); /* the exported function; NULL: onehop only calls it */
     void (*thunk[OH_REAL_MAX])(void);
 };
 #define OH_REAL_COUNT(...) +1
 enum {
-    OH_FUNCTION_COUNT = OH_NCCL_REQUIRED(OH_REAL_COUNT) OH_NCCL_QUERIES(OH_REAL_COUNT) OH_NCCL_OPTIONAL(OH_REAL_COUNT)
+    OH_EXPORTED_COUNT = OH_NCCL_REQUIRED(OH_REAL_COUNT) OH_NCCL_OPTIONAL(OH_REAL_COUNT),
+    OH_FUNCTION_COUNT = OH_EXPORTED_COUNT OH_NCCL_QUERIES(OH_REAL_COUNT)
 };
 #undef OH_REAL_COUNT
-extern const struct oh_function oh_functions[OH_FUNCTION_COUNT];
+extern const struct oh_function oh_functions[OH_FUNCTION_COUNT]; /* the exported ones first */
+
+/* The function of a copy; NULL: it has none. */
+static inline void *oh_real_function(const struct oh_real *real, const struct oh_function *function)
+{
+    void *address;
+    memcpy(&address, (const char *)&real->own + function->offset, sizeof address);
+    return address;
+}
 
 /* --- patch.c ------------------------------------------------------------------------------------------------------ */
 
