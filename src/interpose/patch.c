@@ -157,21 +157,6 @@ static bool write_word(struct window *window, const void *where, uintptr_t value
     return true;
 }
 
-/* Opens a loaded object again. Returns NULL if it was unloaded, or another is at its path. Leaves no dlerror. */
-static void *reopen(const char *path, const void *dynamic)
-{
-    struct link_map *map;
-    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
-    if (handle && (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_ld != dynamic)) {
-        dlclose(handle);
-        handle = NULL;
-    }
-    if (!handle) {
-        dlerror();
-    }
-    return handle;
-}
-
 static bool patch_symbols(const struct oh_real *real, int copy)
 {
     struct window window = {0};
@@ -188,30 +173,11 @@ static bool patch_symbols(const struct oh_real *real, int copy)
     return done;
 }
 
-/* Returns whether the address is in the object with this dynamic section. */
-static bool is_in_object(const void *address, const void *dynamic)
+static void patch_copies(void)
 {
-    const struct link_map *object = oh_object_at(address);
-    return object && object->l_ld == dynamic;
-}
-
-/*
- * Keeps copies loaded for good, also where nothing is patched: onehop's functions forward to them. A loaded copy that
- * cannot be opened is called nevertheless; the next update tries again.
- */
-static void hold_copies(bool may_patch)
-{
-    for (int i = oh_real_count() - 1; i >= 0; i--) {
+    for (int i = 0; i < oh_real_count(); i++) {
         struct oh_real *real = oh_real_at(i);
-        if (real->state == OH_REAL_FOUND && reopen(real->path, real->elf.dynamic)) {
-            real->state = OH_REAL_HELD;
-            oh_real_find_tools(real);
-        }
-        if (real->state == OH_REAL_FOUND && !is_in_object(real->elf.dynamic, real->elf.dynamic)) {
-            OH_INFO("%s cannot be held: it has been unloaded", real->path);
-            oh_real_drop(i);
-        }
-        if (real->state == OH_REAL_HELD && may_patch) {
+        if (real->state == OH_REAL_HELD) {
             real->state = patch_symbols(real, i) ? OH_REAL_PATCHED : OH_REAL_UNPATCHED;
             if (real->state == OH_REAL_UNPATCHED) {
                 OH_INFO("the symbol table of %s cannot be changed; callers that use dlsym may go to it directly",
@@ -323,7 +289,7 @@ static void assign_word(const struct oh_elf *elf, const ElfW(Rela) * relocation,
         }
     }
     if (assignment->copy >= 0 && (is_ours || (!assignment->is_unsure && /* not bound yet: the object's own PLT */
-                                              is_in_object((const void *)address, elf->dynamic)))) {
+                                              oh_object_has(elf->dynamic, (const void *)address)))) {
         write_word(&assignment->window, where, (uintptr_t)function->thunk[assignment->copy]);
     }
 }
@@ -362,7 +328,7 @@ static void assign_callers(struct caller *callers)
             const struct oh_real *real = oh_real_of_object(caller->elf.dynamic, caller->path, &assignment.is_unsure);
             assignment.copy = real && real->state == OH_REAL_PATCHED ? (int)(real - oh_real_at(0)) : -1;
         }
-        void *handle = reopen(caller->path, caller->elf.dynamic);
+        void *handle = oh_object_open(caller->path, caller->elf.dynamic);
         if (handle) {
             const ElfW(Rela) * relocation;
             for (size_t i = 0; (relocation = oh_elf_relocation(&caller->elf, i)); i++) {
@@ -415,7 +381,7 @@ static uintptr_t walk_objects(bool all, struct caller **callers)
     return list;
 }
 
-static bool may_change(void)
+static bool may_patch(void)
 {
     static int answer = -1; /* guarded by `locked` */
     if (answer < 0) {
@@ -436,15 +402,15 @@ static void update_copies(int before, bool all)
     OH_KEEP_ERRNO();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); /* files are read here, with `locked`; dlsym is no point */
     find_object = find_object ? find_object : (object_finder)oh_dlsym_in("", "_dl_find_object");
-    const bool may = may_change();
-    /* Objects that were loaded since got thunks from the loader. */
-    const bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->state == OH_REAL_PATCHED;
+    const bool may = may_patch();
     if (may) {
         hide_lacking_functions(); /* before tools are looked for: onehop's functions are there again */
     }
-    hold_copies(may);
-    oh_real_report();
+    oh_real_hold();
+    /* Objects that were loaded since got thunks from the loader. */
+    const bool settled = before == 1 && oh_real_count() == 1 && oh_real_at(0)->state == OH_REAL_PATCHED;
     if (may && !settled) {
+        patch_copies();
         /* With a second copy, every object must have the thunks of its copy. */
         walk_objects(all || (before < 2 && oh_real_count() > 1), &callers);
         assign_callers(callers);
@@ -571,12 +537,12 @@ static const char *find_dlsym_in_front(void)
     Dl_info info;
     void *front = oh_dlsym_in("", "dlsym");
     const unsigned before = oh_dlsym_probes;
-    if (front && !is_in_object(front, _DYNAMIC)) {
+    if (front && !oh_object_has(_DYNAMIC, front)) {
         ((oh_dlsym_function)front)(RTLD_DEFAULT, oh_dlsym_probe);
     }
-    return !front || is_in_object(front, _DYNAMIC) || oh_dlsym_probes != before ? NULL
-           : dladdr(front, &info) && info.dli_fname                             ? info.dli_fname
-                                                                                : "another object";
+    return !front || oh_object_has(_DYNAMIC, front) || oh_dlsym_probes != before ? NULL
+           : dladdr(front, &info) && info.dli_fname                              ? info.dli_fname
+                                                                                 : "another object";
 }
 
 void oh_hooks_end(void)

@@ -118,27 +118,6 @@ void oh_real_add(const struct oh_elf *elf, const char *path)
     }
 }
 
-void oh_real_report(void)
-{
-    for (int i = 0; i < oh_real_count(); i++) {
-        if (copies[i].lacking) {
-            OH_INFO("%s has no %s: older than NCCL 2.19, all calls go to it", copies[i].path, copies[i].lacking);
-            copies[i].lacking = NULL;
-        }
-    }
-    if (left_alone[0]) {
-        OH_WARN("more than %d copies of NCCL in this process; %s is left alone", OH_REAL_MAX, left_alone);
-        left_alone[0] = '\0';
-    }
-}
-
-void oh_real_drop(int index)
-{
-    if (index == oh_real_count() - 1) {
-        atomic_store_explicit(&copy_count, index, memory_order_release);
-    }
-}
-
 void *oh_dlsym_in(const char *path, const char *name)
 {
     void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
@@ -160,6 +139,26 @@ const struct link_map *oh_object_at(const void *address)
     return dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) ? object : NULL;
 }
 
+bool oh_object_has(const void *dynamic, const void *address)
+{
+    const struct link_map *object = oh_object_at(address);
+    return object && object->l_ld == dynamic;
+}
+
+void *oh_object_open(const char *path, const void *dynamic)
+{
+    struct link_map *map;
+    void *handle = dlopen(path[0] ? path : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (handle && (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_ld != dynamic)) {
+        dlclose(handle);
+        handle = NULL;
+    }
+    if (!handle) {
+        dlerror();
+    }
+    return handle;
+}
+
 bool oh_onehop_is_preloaded(void)
 {
     return oh_dlsym_in("", "onehopVersion") == (const void *)(uintptr_t)onehopVersion;
@@ -177,7 +176,8 @@ static bool is_tool(const void *function, const char **path_p)
     return !oh_elf_find(&elf, MARK) && !oh_elf_find(&elf, "onehopVersion");
 }
 
-void oh_real_find_tools(struct oh_real *real)
+/* Finds tools, which define ncclX and call pncclX, before this copy is patched. */
+static void find_tools(struct oh_real *real)
 {
     const char *path, *in_front = NULL, *behind = NULL;
     if (!oh_onehop_is_preloaded()) {
@@ -200,6 +200,38 @@ void oh_real_find_tools(struct oh_real *real)
     if (behind) {
         OH_INFO("%s defines functions of NCCL behind onehop, and gets the calls that onehop does not serve", behind);
     }
+}
+
+static void report_copies(void)
+{
+    for (int i = 0; i < oh_real_count(); i++) {
+        if (copies[i].lacking) {
+            OH_INFO("%s has no %s: older than NCCL 2.19, all calls go to it", copies[i].path, copies[i].lacking);
+            copies[i].lacking = NULL;
+        }
+    }
+    if (left_alone[0]) {
+        OH_WARN("more than %d copies of NCCL in this process; %s is left alone", OH_REAL_MAX, left_alone);
+        left_alone[0] = '\0';
+    }
+}
+
+void oh_real_hold(void)
+{
+    for (int i = oh_real_count() - 1; i >= 0; i--) {
+        struct oh_real *real = &copies[i];
+        if (real->state == OH_REAL_FOUND && oh_object_open(real->path, real->elf.dynamic)) {
+            real->state = OH_REAL_HELD;
+            find_tools(real);
+        }
+        if (real->state == OH_REAL_FOUND && !oh_object_has(real->elf.dynamic, real->elf.dynamic)) {
+            OH_INFO("%s cannot be held: it has been unloaded", real->path);
+            if (i == oh_real_count() - 1) {
+                atomic_store_explicit(&copy_count, i, memory_order_release);
+            }
+        }
+    }
+    report_copies();
 }
 
 /* The copy that a look-up from an object finds; "": the program's, in the global scope. */

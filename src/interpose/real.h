@@ -69,16 +69,15 @@ const struct oh_real *oh_real_of_object(const void *dynamic, const char *path, b
 int oh_real_count(void);
 struct oh_real *oh_real_at(int index);
 
-/*
- * For patch.c, one thread at a time. Adds the object if it is an NCCL, and calls no function of another object; reports
- * what was found of the added ones; forgets the last one, which was unloaded.
- */
+/* For patch.c, one thread at a time. Adds the object if it is an NCCL, and calls no function of another object. */
 void oh_real_add(const struct oh_elf *elf, const char *path);
-void oh_real_report(void);
-void oh_real_drop(int index);
 
-/* For patch.c. Finds tools, which define ncclX and call pncclX, before this copy is patched. */
-void oh_real_find_tools(struct oh_real *real);
+/*
+ * Keeps added copies loaded for good, also where nothing is patched: onehop's functions forward to them. Logs what was
+ * found. Forgets a copy that was unloaded, if it is the last. A loaded copy that cannot be opened is called
+ * nevertheless; the next call tries again.
+ */
+void oh_real_hold(void);
 
 /*
  * A function of NCCL. An exported one has a thunk for each copy, an entry that notes the copy and calls the function,
@@ -155,6 +154,12 @@ void *oh_dlsym_in(const char *path, const char *name);
 
 /* Returns the object that has the address, of its code or data; NULL: none. */
 const struct link_map *oh_object_at(const void *address);
+
+/* Returns whether the object with this dynamic section has the address. */
+bool oh_object_has(const void *dynamic, const void *address);
+
+/* Opens a loaded object again. Returns NULL if it was unloaded, or another is at its path. Leaves no dlerror. */
+void *oh_object_open(const char *path, const void *dynamic);
 
 /* Returns whether this object is in the global scope: preloaded, not opened as NCCL opens plugins. */
 bool oh_onehop_is_preloaded(void);
