@@ -171,7 +171,9 @@ OH_EARLY bool oh_program_calls(const char *name, const void *definition)
 static __thread struct {
     oh_object_visitor *visit; /* NULL: nothing */
     void *user;
+    uintptr_t after; /* only with those behind the objects of this value; 0: with all */
     bool done;
+    bool found; /* these objects */
 } look;
 
 /*
@@ -183,12 +185,14 @@ static __thread struct {
 __attribute__((used)) OH_EARLY static void (*hash_objects(void))(void)
 {
     uintptr_t hash = 0;
+    look.found = look.after == 0;
     for (const struct link_map *object = first_object(own_object()); object; object = object->l_next) {
         hash = (hash ^ (uintptr_t)object ^ (uintptr_t)object->l_ld << 1) * UINT64_C(0x9e3779b97f4a7c15);
         hash ^= hash >> 32;
-        if (look.visit) {
-            look.visit(object, hash | 1, look.user);
+        if (look.visit && look.found) {
+            look.visit(object, look.user);
         }
+        look.found |= (hash | 1) == look.after;
     }
     look.done = true;
     return (void (*)(void))(hash | 1);
@@ -212,17 +216,18 @@ OH_EARLY uintptr_t oh_next_objects(void)
     return look_up ? (uintptr_t)look_up(RTLD_DEFAULT, TEXT(OBJECTS)) : 0;
 }
 
-OH_EARLY uintptr_t oh_next_visit(oh_object_visitor *visit, void *user)
+OH_EARLY uintptr_t oh_next_visit(uintptr_t after, oh_object_visitor *visit, void *user)
 {
     look.visit = visit;
     look.user = user;
+    look.after = after;
     look.done = false;
     uintptr_t objects = oh_next_objects();
     if (!look.done) { /* another onehop in front has answered, or nobody: without the lock */
         objects = (uintptr_t)hash_objects();
     }
     look.visit = NULL;
-    return objects;
+    return look.found ? objects : oh_next_visit(0, visit, user);
 }
 
 /* A program linked for a fixed address may have a copy of _r_debug, whose r_state stays as it was at the start. */

@@ -301,11 +301,16 @@ struct caller {
     char path[];
 };
 
-static void note_caller(struct caller **callers, const struct oh_elf *elf, const char *path)
+/* Not this object, which is linked with -Bsymbolic. */
+static void note_caller(const struct link_map *object, void *user)
 {
-    const ElfW(Rela) *relocation = oh_elf_relocation(elf, 0);
-    for (size_t i = 1; relocation && !function_of(elf, relocation); i++) {
-        relocation = oh_elf_relocation(elf, i);
+    struct caller **callers = user;
+    const char *path = object->l_name ? object->l_name : "";
+    struct oh_elf elf;
+    const bool has_symbols = object->l_ld && oh_elf_read(object->l_addr, object->l_ld, &elf);
+    const ElfW(Rela) *relocation = has_symbols ? oh_elf_relocation(&elf, 0) : NULL;
+    for (size_t i = 1; relocation && !function_of(&elf, relocation); i++) {
+        relocation = oh_elf_relocation(&elf, i);
     }
     if (!relocation) {
         return;
@@ -313,7 +318,7 @@ static void note_caller(struct caller **callers, const struct oh_elf *elf, const
     const size_t size = oh_elf_copy_name(NULL, path, 0) + 1;
     struct caller *caller = malloc(sizeof *caller + size);
     if (caller) {
-        *caller = (struct caller){.next = *callers, .elf = *elf};
+        *caller = (struct caller){.next = *callers, .elf = elf};
         oh_elf_copy_name(caller->path, path, size);
         *callers = caller;
     }
@@ -342,43 +347,18 @@ static void assign_callers(struct caller *callers)
     }
 }
 
-struct walk {
-    bool is_new;             /* what was seen is behind: the next objects are new */
-    struct caller **callers; /* that the walk finds; NULL: it finds copies of NCCL */
-};
-
-static void visit_object(const struct link_map *object, uintptr_t objects, void *user)
+static void find_copy(const struct link_map *object, void *unused)
 {
-    struct walk *walk = user;
-    struct oh_elf elf;
-    const char *path = object->l_name ? object->l_name : "";
-    if (!walk->is_new) {
-        walk->is_new = objects == atomic_load_explicit(&seen_list, memory_order_relaxed);
-        return;
-    }
-    if (object->l_ld && oh_elf_read(object->l_addr, object->l_ld, &elf)) {
-        if (walk->callers) {
-            note_caller(walk->callers, &elf, path); /* not this object, which is linked with -Bsymbolic */
-        } else {
-            oh_real_add(&elf, path);
-        }
-    }
-    if (!walk->callers) {
-        note_object(object);
-    }
+    (void)unused;
+    oh_real_add(object);
+    note_object(object);
 }
 
-/* Walks over the new objects, or `all`. Returns the value of the list. */
-static uintptr_t walk_objects(bool all, struct caller **callers)
+/* Returns the value of the list. */
+static uintptr_t find_copies(uintptr_t after)
 {
-    struct walk walk = {.is_new = all, .callers = callers};
-    looks += !callers;
-    uintptr_t list = oh_next_visit(visit_object, &walk);
-    if (!walk.is_new) { /* what was seen is not at the begin of the list */
-        walk.is_new = true;
-        list = oh_next_visit(visit_object, &walk);
-    }
-    return list;
+    looks++;
+    return oh_next_visit(after, find_copy, NULL);
 }
 
 static bool may_patch(void)
@@ -394,8 +374,9 @@ static bool may_patch(void)
     return answer;
 }
 
-/* Patches the copies of NCCL, and the new objects, or `all`. `before`: the number of copies at the last update. */
-static void update_copies(int before, bool all)
+/* Patches the copies of NCCL, and the objects behind those of the value `after`. `before`: the number of copies at the
+ * last update. */
+static void update_copies(int before, uintptr_t after)
 {
     struct caller *callers = NULL;
     int cancel;
@@ -412,7 +393,7 @@ static void update_copies(int before, bool all)
     if (may && !settled) {
         patch_copies();
         /* With a second copy, every object must have the thunks of its copy. */
-        walk_objects(all || (before < 2 && oh_real_count() > 1), &callers);
+        oh_next_visit(before < 2 && oh_real_count() > 1 ? 0 : after, note_caller, &callers);
         assign_callers(callers);
     }
     pthread_setcancelstate(cancel, NULL);
@@ -420,10 +401,11 @@ static void update_copies(int before, bool all)
 
 static void update_objects(bool all)
 {
-    int before = oh_real_count();
-    const uintptr_t list = walk_objects(all, NULL);
+    const int before = oh_real_count();
+    const uintptr_t after = all ? 0 : atomic_load_explicit(&seen_list, memory_order_relaxed);
+    const uintptr_t list = find_copies(after);
     if (oh_real_count() > 0 || atomic_load_explicit(&asked, memory_order_relaxed)) {
-        update_copies(before, all);
+        update_copies(before, after);
     }
     if (oh_real_count() == 1 && oh_real_at(0)->state != OH_REAL_FOUND) {
         /* release: publishes the copy. Pairs with the acquire load in has_seen(). */
@@ -550,7 +532,7 @@ void oh_hooks_end(void)
     if (!lock(OH_HOOKS_TRY)) {
         return;
     }
-    walk_objects(true, NULL);
+    find_copies(0);
     const char *front = oh_real_count() > 0 && oh_onehop_is_preloaded() ? find_dlsym_in_front() : NULL;
     if (front) {
         OH_INFO(

@@ -99,10 +99,13 @@ static void fill_table(struct oh_real *real)
     real->own.seen = real->seen.seen = &real->seen;
 }
 
-void oh_real_add(const struct oh_elf *elf, const char *path)
+void oh_real_add(const struct link_map *object)
 {
+    const char *path = object->l_name ? object->l_name : "";
     int count = oh_real_count();
-    if (!oh_elf_find(elf, MARK) || copy_with(elf->dynamic)) {
+    struct oh_elf elf;
+    if (!object->l_ld || !oh_elf_read(object->l_addr, object->l_ld, &elf) || !oh_elf_find(&elf, MARK) ||
+        copy_with(elf.dynamic)) {
         return;
     }
     if (count == OH_REAL_MAX) {
@@ -110,7 +113,7 @@ void oh_real_add(const struct oh_elf *elf, const char *path)
         return;
     }
     struct oh_real *real = &copies[count];
-    *real = (struct oh_real){.elf = *elf};
+    *real = (struct oh_real){.elf = elf};
     if (oh_elf_copy_name(real->path, path, sizeof real->path) < sizeof real->path) {
         fill_table(real);
         /* release: publishes the copy. Pairs with the acquire load in oh_real_count(). */

@@ -70,7 +70,7 @@ int oh_real_count(void);
 struct oh_real *oh_real_at(int index);
 
 /* For patch.c, one thread at a time. Adds the object if it is an NCCL, and calls no function of another object. */
-void oh_real_add(const struct oh_elf *elf, const char *path);
+void oh_real_add(const struct link_map *object);
 
 /*
  * Keeps added copies loaded for good, also where nothing is patched: onehop's functions forward to them. Logs what was
@@ -183,12 +183,13 @@ void oh_next_dlsym_find(void);
 uintptr_t oh_next_objects(void);
 
 /*
- * The same, and calls visit for each object, with that lock held. objects: the value for the list up to this object.
- * The visitor opens no object, and calls no function of another object but malloc, as the loader does: an object that
- * stands for a function may look up the next one while another thread waits for that, and dlsym waits for the lock.
+ * The same, and calls visit for each object, with that lock held: for those that were appended since the list had the
+ * value `after`, or for all if its begin is not as it was then. The visitor opens no object, and calls no function of
+ * another object but malloc, as the loader does: an object that stands for a function may look up the next one while
+ * another thread waits for that, and dlsym waits for the lock.
  */
-typedef void oh_object_visitor(const struct link_map *object, uintptr_t objects, void *user);
-uintptr_t oh_next_visit(oh_object_visitor *visit, void *user);
+typedef void oh_object_visitor(const struct link_map *object, void *user);
+uintptr_t oh_next_visit(uintptr_t after, oh_object_visitor *visit, void *user);
 
 /* Returns whether the loader changes the list, maybe in this thread: no object may be opened. */
 bool oh_next_is_changing(void);
