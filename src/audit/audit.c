@@ -34,7 +34,7 @@ EXPORT unsigned int la_objopen(struct link_map *map, Lmid_t space, uintptr_t *co
 {
     struct oh_elf elf;
     *cookie = (uintptr_t)map;
-    if (space != LM_ID_BASE || !oh_elf_read(map->l_addr, map->l_ld, &elf)) {
+    if (space != LM_ID_BASE || !oh_elf_read(map, &elf)) {
         return 0;
     }
     if (oh_elf_find(&elf, "onehopVersion") && !atomic_load_explicit(&onehop_known, memory_order_relaxed)) {

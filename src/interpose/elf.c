@@ -40,9 +40,12 @@ OH_EARLY static size_t count_of(const struct oh_elf *elf, ElfW(Sxword) tag)
     return entry ? entry->d_un.d_val / sizeof(ElfW(Rela)) : 0;
 }
 
-OH_EARLY bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p)
+OH_EARLY bool oh_elf_read(const struct link_map *object, struct oh_elf *elf_p)
 {
-    struct oh_elf elf = {.base = base, .dynamic = dynamic};
+    if (!object || !object->l_ld) {
+        return false;
+    }
+    struct oh_elf elf = {.base = object->l_addr, .dynamic = object->l_ld};
     elf.symbols = address_of(&elf, DT_SYMTAB);
     elf.strings = address_of(&elf, DT_STRTAB);
     elf.versions = address_of(&elf, DT_VERSYM);

@@ -35,8 +35,8 @@ struct oh_elf {
 /* Finds the first entry of a dynamic section with this tag; NULL: none. */
 const ElfW(Dyn) * oh_elf_entry(const ElfW(Dyn) * dynamic, ElfW(Sxword) tag);
 
-/* Returns false if the object has no symbols. */
-bool oh_elf_read(uintptr_t base, const ElfW(Dyn) * dynamic, struct oh_elf *elf_p);
+/* Returns false if there is no object (NULL), or it has no symbols. */
+bool oh_elf_read(const struct link_map *object, struct oh_elf *elf_p);
 
 /* Finds the symbol that the object itself defines, in its default version, by a hash table; NULL: none. */
 const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
@@ -47,6 +47,26 @@ OH_EARLY static inline const ElfW(Rela) * oh_elf_relocation(const struct oh_elf 
     const size_t count = elf->relocation_count, plt_number = number - count;
     const bool is_in_plt = number >= count && plt_number < elf->plt_relocation_count;
     return number < count ? &elf->relocations[number] : is_in_plt ? &elf->plt_relocations[plt_number] : NULL;
+}
+
+#if defined(__x86_64__)
+#define OH_RELOCATION_SLOT R_X86_64_JUMP_SLOT
+#define OH_RELOCATION_DATA R_X86_64_GLOB_DAT
+#define OH_RELOCATION_WORD R_X86_64_64
+#else
+#define OH_RELOCATION_SLOT R_AARCH64_JUMP_SLOT
+#define OH_RELOCATION_DATA R_AARCH64_GLOB_DAT
+#define OH_RELOCATION_WORD R_AARCH64_ABS64
+#endif
+
+/* Returns the symbol whose address the loader stores in the word of a relocation; NULL: it stores something else. */
+OH_EARLY static inline const ElfW(Sym) * oh_elf_symbol_at(const struct oh_elf *elf, const ElfW(Rela) * relocation)
+{
+    const unsigned long type = ELF64_R_TYPE(relocation->r_info);
+    const bool is_address = type == OH_RELOCATION_SLOT || type == OH_RELOCATION_DATA || type == OH_RELOCATION_WORD;
+    const bool is_aligned = (elf->base + relocation->r_offset) % sizeof(uintptr_t) == 0;
+    return is_address && is_aligned && relocation->r_addend == 0 ? &elf->symbols[ELF64_R_SYM(relocation->r_info)]
+                                                                 : NULL;
 }
 
 /* Returns whether a relocation that the loader binds refers to the name. */

@@ -74,8 +74,9 @@ OH_EARLY static const struct namespace *first_namespace(void)
     const ElfW(Sym) *found = NULL;
     struct oh_elf elf;
     for (int i = 0; loader && i < loader->e_phnum && !found; i++) {
-        const uintptr_t dynamic = (uintptr_t)loader + header[i].p_vaddr;
-        if (header[i].p_type == PT_DYNAMIC && oh_elf_read((uintptr_t)loader, (const ElfW(Dyn) *)dynamic, &elf)) {
+        const uintptr_t base = (uintptr_t)loader;
+        const struct link_map object = {.l_addr = base, .l_ld = (ElfW(Dyn) *)(base + header[i].p_vaddr)};
+        if (header[i].p_type == PT_DYNAMIC && oh_elf_read(&object, &elf)) {
             found = oh_elf_find(&elf, "_r_debug");
         }
     }
@@ -98,8 +99,7 @@ OH_EARLY static const struct link_map *own_object(void)
 
 OH_EARLY bool oh_next_own(struct oh_elf *elf_p)
 {
-    const struct link_map *own = own_object();
-    return own && oh_elf_read(own->l_addr, own->l_ld, elf_p);
+    return oh_elf_read(own_object(), elf_p);
 }
 
 OH_EARLY static const struct link_map *first_object(const struct link_map *object)
@@ -113,10 +113,7 @@ OH_EARLY static const struct link_map *first_object(const struct link_map *objec
 OH_EARLY static void *definition_in(const struct link_map *object, const char *name)
 {
     struct oh_elf elf;
-    if (!oh_elf_read(object->l_addr, object->l_ld, &elf)) {
-        return NULL;
-    }
-    const ElfW(Sym) *symbol = oh_elf_find(&elf, name);
+    const ElfW(Sym) *symbol = oh_elf_read(object, &elf) ? oh_elf_find(&elf, name) : NULL;
     return symbol ? (void *)(elf.base + symbol->st_value) : NULL;
 }
 
@@ -161,9 +158,8 @@ OH_EARLY void *oh_next_definition(const char *name)
 
 OH_EARLY bool oh_program_calls(const char *name, const void *definition)
 {
-    const struct link_map *object = first_object(own_object());
     struct oh_elf program;
-    return object && oh_elf_read(object->l_addr, object->l_ld, &program) && oh_elf_refers(&program, name) &&
+    return oh_elf_read(first_object(own_object()), &program) && oh_elf_refers(&program, name) &&
            definition_beside(name, name) == definition;
 }
 
@@ -233,8 +229,9 @@ OH_EARLY uintptr_t oh_next_visit(uintptr_t after, oh_object_visitor *visit, void
 /* A program linked for a fixed address may have a copy of _r_debug, whose r_state stays as it was at the start. */
 OH_EARLY bool oh_next_is_changing(void)
 {
-    const struct link_map *program = first_object(own_object());
-    const ElfW(Dyn) *entry = program && program->l_ld ? oh_elf_entry(program->l_ld, DT_DEBUG) : NULL;
+    struct oh_elf program;
+    const bool is_read = oh_elf_read(first_object(own_object()), &program);
+    const ElfW(Dyn) *entry = is_read ? oh_elf_entry(program.dynamic, DT_DEBUG) : NULL;
     const struct r_debug *debug = entry ? (const struct r_debug *)entry->d_un.d_ptr : NULL;
     return debug && *(const volatile __typeof__(debug->r_state) *)&debug->r_state != RT_CONSISTENT;
 }

@@ -32,16 +32,6 @@
 
 #define WAIT_MS 1000
 
-#if defined(__x86_64__)
-#define RELOCATION_SLOT R_X86_64_JUMP_SLOT
-#define RELOCATION_DATA R_X86_64_GLOB_DAT
-#define RELOCATION_WORD R_X86_64_64
-#else
-#define RELOCATION_SLOT R_AARCH64_JUMP_SLOT
-#define RELOCATION_DATA R_AARCH64_GLOB_DAT
-#define RELOCATION_WORD R_AARCH64_ABS64
-#endif
-
 /*
  * Not a pthread mutex: dlsym leads here from inside of objects that have mutexes of their own, and are not ready. Not
  * recursive: opening an object runs foreign code, which may call dlsym.
@@ -249,11 +239,8 @@ static const struct oh_function *exported_function(const char *name)
 /* Returns the function whose address the word of a relocation holds; NULL: none of NCCL's. */
 static const struct oh_function *function_of(const struct oh_elf *elf, const ElfW(Rela) * relocation)
 {
-    const unsigned long type = ELF64_R_TYPE(relocation->r_info);
-    const bool is_address = (type == RELOCATION_SLOT || type == RELOCATION_DATA || type == RELOCATION_WORD) &&
-                            relocation->r_addend == 0 && (elf->base + relocation->r_offset) % sizeof(uintptr_t) == 0;
-    const ElfW(Sym) *symbol = &elf->symbols[ELF64_R_SYM(relocation->r_info)];
-    return is_address ? exported_function(elf->strings + symbol->st_name) : NULL;
+    const ElfW(Sym) *symbol = oh_elf_symbol_at(elf, relocation);
+    return symbol ? exported_function(elf->strings + symbol->st_name) : NULL;
 }
 
 /*
@@ -275,7 +262,7 @@ static void assign_word(const struct oh_elf *elf, const ElfW(Rela) * relocation,
     if (address == 0) { /* nobody has defined it */
         return;
     }
-    const bool is_weak = ELF64_ST_BIND(elf->symbols[ELF64_R_SYM(relocation->r_info)].st_info) == STB_WEAK;
+    const bool is_weak = ELF64_ST_BIND(oh_elf_symbol_at(elf, relocation)->st_info) == STB_WEAK;
     const ptrdiff_t index = function - oh_functions;
     bool is_ours = address == exported[index][0].address || address == exported[index][1].address;
     if (is_ours && is_weak && is_lacking(function)) {
@@ -307,8 +294,7 @@ static void note_caller(const struct link_map *object, void *user)
     struct caller **callers = user;
     const char *path = object->l_name ? object->l_name : "";
     struct oh_elf elf;
-    const bool has_symbols = object->l_ld && oh_elf_read(object->l_addr, object->l_ld, &elf);
-    const ElfW(Rela) *relocation = has_symbols ? oh_elf_relocation(&elf, 0) : NULL;
+    const ElfW(Rela) *relocation = oh_elf_read(object, &elf) ? oh_elf_relocation(&elf, 0) : NULL;
     for (size_t i = 1; relocation && !function_of(&elf, relocation); i++) {
         relocation = oh_elf_relocation(&elf, i);
     }

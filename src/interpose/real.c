@@ -104,8 +104,7 @@ void oh_real_add(const struct link_map *object)
     const char *path = object->l_name ? object->l_name : "";
     int count = oh_real_count();
     struct oh_elf elf;
-    if (!object->l_ld || !oh_elf_read(object->l_addr, object->l_ld, &elf) || !oh_elf_find(&elf, MARK) ||
-        copy_with(elf.dynamic)) {
+    if (!oh_elf_read(object, &elf) || !oh_elf_find(&elf, MARK) || copy_with(elf.dynamic)) {
         return;
     }
     if (count == OH_REAL_MAX) {
@@ -172,7 +171,7 @@ static bool is_tool(const void *function, const char **path_p)
 {
     struct oh_elf elf;
     const struct link_map *object = function ? oh_object_at(function) : NULL;
-    if (!object || !oh_elf_read(object->l_addr, object->l_ld, &elf)) {
+    if (!oh_elf_read(object, &elf)) {
         return false;
     }
     *path_p = object->l_name[0] ? object->l_name : "the program";

@@ -28,12 +28,6 @@
 #include "interpose/elf.h"
 #include "test/simnode/fault.h"
 
-#if defined(__x86_64__)
-#define IS_ADDRESS(type_) ((type_) == R_X86_64_JUMP_SLOT || (type_) == R_X86_64_GLOB_DAT)
-#elif defined(__aarch64__)
-#define IS_ADDRESS(type_) ((type_) == R_AARCH64_JUMP_SLOT || (type_) == R_AARCH64_GLOB_DAT)
-#endif
-
 /*
  * X(function, result type, parameters, arguments, result of a failure, errno of a failure). Of a variadic function the
  * parameters are those that it may be called with: whole numbers and pointers lie in the same registers either way, and
@@ -111,12 +105,13 @@ static void lead(void **slot, const char *name)
     }
 }
 
-static void lead_all(const struct oh_elf *elf, const ElfW(Rela) * relocations, size_t count)
+static void lead_all(const struct oh_elf *elf)
 {
-    for (size_t i = 0; i < count; i++) {
-        const ElfW(Sym) *symbol = &elf->symbols[ELF64_R_SYM(relocations[i].r_info)];
-        if (IS_ADDRESS(ELF64_R_TYPE(relocations[i].r_info))) {
-            lead((void **)(elf->base + relocations[i].r_offset), elf->strings + symbol->st_name);
+    const ElfW(Rela) * relocation;
+    for (size_t i = 0; (relocation = oh_elf_relocation(elf, i)); i++) {
+        const ElfW(Sym) *symbol = oh_elf_symbol_at(elf, relocation);
+        if (symbol) {
+            lead((void **)(elf->base + relocation->r_offset), elf->strings + symbol->st_name);
         }
     }
 }
@@ -131,10 +126,10 @@ static int look_at(struct dl_phdr_info *info, size_t size, void *unused)
         return 0;
     }
     for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC && oh_elf_read(info->dlpi_addr, dynamic, &elf)) {
-            lead_all(&elf, elf.relocations, elf.relocation_count);
-            lead_all(&elf, elf.plt_relocations, elf.plt_relocation_count);
+        const struct link_map object = {.l_addr = info->dlpi_addr,
+                                        .l_ld = (ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr)};
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC && oh_elf_read(&object, &elf)) {
+            lead_all(&elf);
         }
     }
     return 0;
