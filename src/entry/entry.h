@@ -15,6 +15,7 @@
 #include <stdbool.h>
 
 #include "comm/comm.h"
+#include "interpose/hooks.h"
 #include "interpose/real.h"
 #include "util/scope.h"
 

@@ -22,6 +22,7 @@
 
 #include "comm/comm.h"
 #include "entry/entry.h"
+#include "interpose/loader.h"
 #include "util/env.h"
 #include "util/log.h"
 

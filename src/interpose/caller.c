@@ -10,6 +10,8 @@
 #include <link.h>
 #include <stdatomic.h>
 
+#include "interpose/hooks.h"
+#include "interpose/loader.h"
 #include "interpose/real.h"
 #include "util/log.h"
 #include "util/scope.h"

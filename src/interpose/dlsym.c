@@ -13,7 +13,8 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "interpose/elf.h"
+#include "interpose/hooks.h"
+#include "interpose/loader.h"
 #include "interpose/real.h"
 
 __attribute__((visibility("hidden"))) void oh_dlsym_before(const char *name);

@@ -6,15 +6,14 @@
  * Threads: any. Objects from the start of the process are first in the list, and never unloaded.
  * Owns: nothing.
  */
+#include "interpose/loader.h"
+
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/syscall.h>
-
-#include "interpose/elf.h"
-#include "interpose/real.h"
 
 _Atomic(oh_dlsym_function) oh_next_dlsym, oh_next_dlvsym;
 const char oh_dlsym_probe[] = "onehopVersion";
