@@ -38,7 +38,7 @@ static void stop_at_exit(int status, void *argument)
     (void)status;
     OH_BOUND_LOCKS();
     oh_bgthread_refuse();
-    oh_bgthread_stop(worker, worker->stop_ns);
+    oh_bgthread_stop(worker);
 }
 
 static void prepare(struct oh_bgthread *worker)
@@ -51,7 +51,6 @@ static void prepare(struct oh_bgthread *worker)
     pthread_condattr_destroy(&attributes);
     worker->owner = getpid();
     on_exit(stop_at_exit, worker);
-    worker->prepared = true;
 }
 
 static void *run(void *argument)
@@ -78,7 +77,7 @@ static bool start_thread(struct oh_bgthread *worker)
 
 bool oh_bgthread_start(struct oh_bgthread *worker)
 {
-    if (!worker->prepared) {
+    if (worker->owner == 0) {
         prepare(worker);
     }
     if (worker->running) {
@@ -166,9 +165,9 @@ bool oh_bgthread_await(struct oh_bgthread *worker, uint64_t until_ns)
     return wait_until(worker, &worker->passed, until_ns);
 }
 
-bool oh_bgthread_stop(struct oh_bgthread *worker, uint64_t ns)
+bool oh_bgthread_stop(struct oh_bgthread *worker)
 {
-    uint64_t until_ns = oh_now_ns() + ns;
+    const uint64_t until_ns = oh_now_ns() + worker->stop_ns;
     if (getpid() != worker->owner) {
         return false;
     }

@@ -39,10 +39,9 @@ struct oh_bgthread {
     struct oh_job *jobs; /* but for those of the pass under way */
     uint64_t passes;     /* over the jobs */
     bool running;
-    bool stopping; /* the process exits: the thread must end, and none starts */
-    bool woken;    /* this and the rest are private; by oh_bgthread_start, since the last sleep */
-    bool prepared;
-    pid_t owner;
+    bool stopping;         /* the process exits: the thread must end, and none starts */
+    bool woken;            /* this and the rest are private; by oh_bgthread_start, since the last sleep */
+    pid_t owner;           /* the process; 0: the conditions are not made yet */
     pthread_cond_t wake;   /* the thread waits for it */
     pthread_cond_t passed; /* other threads wait for it: after each pass over jobs, and at the end of the thread */
 };
@@ -76,7 +75,7 @@ bool oh_bgthread_sleep(struct oh_bgthread *worker, uint64_t ns);
 /* In other threads: waits for a signal of `passed`. Returns false when the time is over. */
 bool oh_bgthread_await(struct oh_bgthread *worker, uint64_t until_ns);
 
-/* Has the thread end, and waits up to `ns` for that. Returns false in a forked child. */
-bool oh_bgthread_stop(struct oh_bgthread *worker, uint64_t ns);
+/* Has the thread end, and waits up to stop_ns for that. Returns false in a forked child. */
+bool oh_bgthread_stop(struct oh_bgthread *worker);
 
 #endif

@@ -153,7 +153,7 @@ int main(void)
     tap_ok(again && starts == 2, "it starts again");
     pthread_mutex_unlock(&worker.mutex);
     uint64_t start = oh_now_ns();
-    bool mine = oh_bgthread_stop(&worker, LONG_NS);
+    bool mine = oh_bgthread_stop(&worker);
     pthread_mutex_lock(&worker.mutex);
     tap_ok(mine && !worker.running && oh_now_ns() - start < LONG_NS, "it is stopped while it sleeps");
     tap_ok(!oh_bgthread_start(&worker), "once stopped it does not start again");
