@@ -44,9 +44,11 @@ const ElfW(Sym) * oh_elf_find(const struct oh_elf *elf, const char *name);
 /* Returns a relocation by its number, first those of data, then those of calls; NULL: there are no more. */
 OH_EARLY static inline const ElfW(Rela) * oh_elf_relocation(const struct oh_elf *elf, size_t number)
 {
-    const size_t count = elf->relocation_count, plt_number = number - count;
-    const bool is_in_plt = number >= count && plt_number < elf->plt_relocation_count;
-    return number < count ? &elf->relocations[number] : is_in_plt ? &elf->plt_relocations[plt_number] : NULL;
+    if (number < elf->relocation_count) {
+        return &elf->relocations[number];
+    }
+    number -= elf->relocation_count;
+    return number < elf->plt_relocation_count ? &elf->plt_relocations[number] : NULL;
 }
 
 #if defined(__x86_64__)
