@@ -22,12 +22,8 @@ ncclResult_t oh_verified_forward(const struct oh_call *call)
 
 ncclResult_t oh_verified_begin(const struct oh_call *call, CUstream stream)
 {
-    const CUresult result = oh_verify_prepare(call, stream);
-    if (result == CUDA_SUCCESS) {
-        return ncclSuccess;
-    }
-    oh_order_invalidate(stream, &(struct oh_stream_state){.known = false});
-    return oh_order_fail(call->comm, result, "verifying a call");
+    const struct oh_stream_state stream_state = {.stream = stream};
+    return oh_order_check(call->comm, &stream_state, oh_verify_prepare(call, stream), "verifying a call");
 }
 
 /* The other ranks may have made the call. */
@@ -52,7 +48,7 @@ ncclResult_t oh_verified_alone(struct oh_call *call)
         call->verified.count = 0;
         return ncclSuccess;
     }
-    OH_TRY(oh_order_refuse(comm, oh_verified_begin(call, call->stream)));
+    OH_TRY(oh_verified_begin(call, call->stream));
     const ncclResult_t res = oh_verified_forward(call);
     return res == ncclSuccess ? oh_order_after_nccl(comm, &order, 0) : fail(comm, res);
 }

@@ -24,15 +24,13 @@
 struct oh_submission {
     const struct oh_call *calls;
     size_t count;
-    size_t launched;      /* calls */
-    size_t kernels;       /* that are launched */
-    size_t turn_end;      /* kernels after which the present turn ends */
-    uint64_t done;        /* elements of the next call that are launched */
-    uint32_t call_number; /* of the next call, or call list */
-    bool begun;           /* the first turn has begun */
-    bool joined;          /* more than one stream */
-    struct oh_stream_state stream_state;
-    struct oh_capture *capture; /* NULL: eager */
+    size_t launched;                     /* calls */
+    size_t kernels;                      /* that are launched */
+    size_t turn_end;                     /* kernels after which the present turn ends */
+    uint64_t done;                       /* elements of the next call that are launched */
+    uint32_t call_number;                /* of the next call, or call list */
+    struct oh_stream_state stream_state; /* of its stream, the first call's; known from the first turn on */
+    struct oh_capture *capture;          /* NULL: eager */
 };
 
 /*
@@ -118,18 +116,19 @@ CUresult oh_order_before(struct oh_submission *submission);
 CUresult oh_order_after(struct oh_submission *submission);
 
 /*
- * After a failure: invalidates the capture of the stream, unless `stream_state` shows that there is none, so that
- * nothing of it can be replayed. A query of a stream under capture does so (CUDA programming guide, "Prohibited and
- * Unhandled Operations").
- */
-void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_state);
-
-/*
  * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that all fall back: this is no failure.
  * Returns ncclUnhandledCudaError (logged at WARN) if the communicator is served, or will be: then it has failed, unless
  * only the capture of the stream was invalid before. Any thread.
  */
 ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what);
+
+/*
+ * Returns ncclSuccess if `result` is CUDA_SUCCESS. Else a call on the stream has failed in `what`, and returns as
+ * oh_order_fail: once the ranks have agreed, nothing of the stream's capture can be replayed, and the error stops this
+ * rank's graphs. The thread that uses the communicator.
+ */
+ncclResult_t oh_order_check(struct oh_comm *comm, const struct oh_stream_state *stream_state, CUresult result,
+                            const char *what);
 
 /* Are calls that NCCL serves ordered with onehop's? From the begin of the set-up on, unless it falls back. */
 bool oh_comm_is_ordered(const struct oh_comm *comm);

@@ -32,12 +32,13 @@
 #include "util/log.h"
 #include "util/scope.h"
 
-static CUresult get_stream_state(CUstream stream, struct oh_stream_state *stream_state_p)
+/* Completes it for its stream. */
+static CUresult get_stream_state(struct oh_stream_state *stream_state_p)
 {
     CUstreamCaptureStatus status;
-    struct oh_stream_state stream_state = {.known = true, .stream = stream};
-    OH_TRY(
-        oh_driver.stream_get_capture_info(stream, &status, &stream_state.capture_id, &stream_state.graph, NULL, NULL));
+    struct oh_stream_state stream_state = {.known = true, .stream = stream_state_p->stream};
+    OH_TRY(oh_driver.stream_get_capture_info(stream_state.stream, &status, &stream_state.capture_id,
+                                             &stream_state.graph, NULL, NULL));
     if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
@@ -45,7 +46,7 @@ static CUresult get_stream_state(CUstream stream, struct oh_stream_state *stream
         /* By id, which the driver does not return for a capturing stream: handles are reused, and the handle of the
          * per-thread default stream means another stream in each thread. */
         stream_state.graph = NULL;
-        OH_TRY(oh_driver.stream_get_id(stream, &stream_state.stream_id));
+        OH_TRY(oh_driver.stream_get_id(stream_state.stream, &stream_state.stream_id));
     }
     *stream_state_p = stream_state;
     return CUDA_SUCCESS;
@@ -143,7 +144,7 @@ static CUresult follow_launches(struct oh_comm *comm, const struct oh_stream_sta
 CUresult oh_order_before(struct oh_submission *submission)
 {
     struct oh_comm *comm = submission->calls[0].comm;
-    OH_TRY(get_stream_state(submission->calls[0].stream, &submission->stream_state));
+    OH_TRY(get_stream_state(&submission->stream_state));
     if (submission->stream_state.graph) {
         OH_TRY(oh_capture_before(comm, &submission->stream_state, &submission->capture));
         return oh_capture_unfence(submission->capture, submission->stream_state.stream);
@@ -176,13 +177,6 @@ CUresult oh_order_after(struct oh_submission *submission)
     return oh_capture_after(submission->capture, stream);
 }
 
-void oh_order_invalidate(CUstream stream, const struct oh_stream_state *stream_state)
-{
-    if (stream_state->graph || !stream_state->known) {
-        oh_driver.stream_query(stream);
-    }
-}
-
 CUresult oh_order_query(const struct oh_comm *comm)
 {
     return comm->order.event[OH_EVENT_LAUNCH]
@@ -201,7 +195,7 @@ CUresult oh_order_query_end(const struct oh_comm *comm)
 /* Queries the stream, and orders an eager call. Before the cutover nothing of ours can be before it. */
 static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    OH_TRY(get_stream_state(call->stream_state.stream, &call->stream_state));
+    OH_TRY(get_stream_state(&call->stream_state));
     return call->stream_state.graph || !oh_comm_has_agreed(comm) ? CUDA_SUCCESS
                                                                  : follow_launches(comm, &call->stream_state);
 }
@@ -253,11 +247,15 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
 
 typedef CUresult (*nccl_step)(struct oh_comm *, struct oh_nccl_call *);
 
-/* Returns `result`. After a failure nothing of the capture may be replayed. */
-static CUresult pass_on(struct oh_comm *comm, const struct oh_nccl_call *call, CUresult result)
+/*
+ * Returns `result`. After a failure invalidates the capture of the stream, unless there is none, so that nothing of it
+ * can be replayed. A query of a stream under capture does so (CUDA programming guide, "Prohibited and Unhandled
+ * Operations").
+ */
+static CUresult pass_on(struct oh_comm *comm, const struct oh_stream_state *stream_state, CUresult result)
 {
-    if (result != CUDA_SUCCESS && oh_comm_has_agreed(comm)) {
-        oh_order_invalidate(call->stream_state.stream, &call->stream_state);
+    if (result != CUDA_SUCCESS && oh_comm_has_agreed(comm) && (stream_state->graph || !stream_state->known)) {
+        oh_driver.stream_query(stream_state->stream);
     }
     return result;
 }
@@ -266,7 +264,7 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 {
     OH_CONTEXT_SCOPE(scope);
     CUresult result = oh_context_enter(&comm->staging.context, &scope);
-    return pass_on(comm, call, result == CUDA_SUCCESS ? step(comm, call) : result);
+    return pass_on(comm, &call->stream_state, result == CUDA_SUCCESS ? step(comm, call) : result);
 }
 
 /*
@@ -280,7 +278,7 @@ static CUresult order_call(struct oh_comm *comm, struct oh_nccl_call *call, nccl
     if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->stream_state.graph) {
         const CUresult result = by_handle(comm, call);
         if (result != CUDA_ERROR_INVALID_CONTEXT && !call->stream_state.graph) {
-            return pass_on(comm, call, result);
+            return pass_on(comm, &call->stream_state, result);
         }
     }
     return in_context(comm, call, step);
@@ -328,6 +326,14 @@ ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res)
     return res;
 }
 
+ncclResult_t oh_order_check(struct oh_comm *comm, const struct oh_stream_state *stream_state, CUresult result,
+                            const char *what)
+{
+    return pass_on(comm, stream_state, result) == CUDA_SUCCESS
+               ? ncclSuccess
+               : oh_order_refuse(comm, oh_order_fail(comm, result, what));
+}
+
 /* NCCL has the call, in no known order with onehop's: an error, unless all ranks fall back. */
 static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 {
@@ -339,7 +345,7 @@ static ncclResult_t check_ordered(struct oh_comm *comm, CUresult result)
 static CUresult query_stream(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     (void)comm;
-    return get_stream_state(call->stream_state.stream, &call->stream_state);
+    return get_stream_state(&call->stream_state);
 }
 
 bool oh_order_is_captured(struct oh_comm *comm, CUstream stream)
@@ -389,7 +395,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 /* On any thread. A captured call stays without: captures belong to the thread that uses the communicator. */
 static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = get_stream_state(call->stream_state.stream, &call->stream_state);
+    CUresult result = get_stream_state(&call->stream_state);
     bool recorded = false;
     if (result == CUDA_SUCCESS && !call->stream_state.graph) {
         result = record_nccl(comm, call);

@@ -12,12 +12,6 @@
 #include "gpu/context.h"
 #include "util/nvtx.h"
 
-/* A submission runs on the stream of its first call. */
-static CUstream stream_of(const struct oh_submission *submission)
-{
-    return submission->calls[0].stream;
-}
-
 static const char *const ranges[ONEHOP_COLLECTIVE_COUNT][ONEHOP_ALGORITHM_COUNT] = {
     [ONEHOP_ALLREDUCE] = {"ncclAllReduce oneshot", "ncclAllReduce twoshot"},
     [ONEHOP_ALLGATHER] = {"ncclAllGather oneshot"},
@@ -71,7 +65,7 @@ static struct oh_launch describe(const struct oh_submission *submission, const s
         .plan = plan,
         .op = &call->op,
         .type = call->type,
-        .stream = stream_of(submission),
+        .stream = submission->stream_state.stream,
         /* Before CUDA 12.3 edges of graphs carry no data, so that captured kernels cannot overlap. */
         .serial = submission->stream_state.graph && !oh_driver.stream_get_capture_info_v3,
     };
@@ -131,31 +125,20 @@ static CUresult join_streams(const struct oh_submission *submission, bool before
 {
     const struct oh_comm *comm = submission->calls[0].comm;
     const CUevent event = comm->order.event[OH_EVENT_JOIN]; /* a wait is for the record before it */
-    if (!before) {
-        OH_TRY(oh_driver.event_record(event, stream_of(submission)));
-    }
+    const CUstream own = submission->stream_state.stream;
+    bool is_recorded = false; /* on its own stream: once */
     for (size_t i = 1; i < submission->count; i++) {
-        CUstream stream = submission->calls[i].stream;
-        if (stream == stream_of(submission) || stream == submission->calls[i - 1].stream) {
+        const CUstream stream = submission->calls[i].stream;
+        if (stream == own || stream == submission->calls[i - 1].stream) {
             continue;
         }
-        if (before) {
-            OH_TRY(oh_driver.event_record(event, stream));
+        if (before || !is_recorded) {
+            OH_TRY(oh_driver.event_record(event, before ? stream : own));
+            is_recorded = true;
         }
-        OH_TRY(oh_driver.stream_wait_event(before ? stream_of(submission) : stream, event, 0));
+        OH_TRY(oh_driver.stream_wait_event(before ? own : stream, event, 0));
     }
     return CUDA_SUCCESS;
-}
-
-static CUresult begin_in_context(struct oh_submission *submission)
-{
-    for (size_t i = 1; i < submission->count; i++) {
-        submission->joined |= submission->calls[i].stream != stream_of(submission);
-    }
-    if (submission->joined) {
-        OH_TRY(join_streams(submission, true));
-    }
-    return oh_order_before(submission);
 }
 
 /* The next launch of the submission: a call, or a list of fused calls. */
@@ -207,15 +190,15 @@ static CUresult launch_in_context(struct oh_submission *submission)
 static CUresult end_in_context(struct oh_submission *submission)
 {
     OH_TRY(oh_order_after(submission));
-    return submission->joined ? join_streams(submission, false) : CUDA_SUCCESS;
+    return join_streams(submission, false);
 }
 
 /* One change of context for each turn: in a group of one thread's GPUs it costs as much as the rest. */
 static CUresult turn_in_context(struct oh_submission *submission)
 {
-    if (!submission->begun) {
-        submission->begun = true;
-        OH_TRY(begin_in_context(submission));
+    if (!submission->stream_state.known) { /* the first turn */
+        OH_TRY(join_streams(submission, true));
+        OH_TRY(oh_order_before(submission));
     }
     OH_TRY(launch_in_context(submission));
     return submission->launched == submission->count ? end_in_context(submission) : CUDA_SUCCESS;
@@ -237,22 +220,17 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
 {
     struct oh_comm *comm = submission->calls[0].comm;
     OH_CONTEXT_SCOPE(scope);
+    submission->stream_state.stream = submission->calls[0].stream;
     CUresult result = oh_context_enter(&comm->staging.context, &scope);
     if (result == CUDA_SUCCESS) {
         result = step(submission);
     }
-    if (result == CUDA_SUCCESS) {
-        return ncclSuccess;
-    }
-    if (oh_comm_has_agreed(comm)) {
-        oh_order_invalidate(stream_of(submission), &submission->stream_state);
-    }
-    return oh_order_refuse(comm, oh_order_fail(comm, result, "launching a call"));
+    return oh_order_check(comm, &submission->stream_state, result, "launching a call");
 }
 
 ncclResult_t oh_submission_advance(struct oh_submission *submission)
 {
-    OH_TRY(submission->begun ? ncclSuccess : oh_comm_refuse_call(submission->calls[0].comm, false));
+    OH_TRY(submission->stream_state.known ? ncclSuccess : oh_comm_refuse_call(submission->calls[0].comm, false));
     return in_context(submission, turn_in_context);
 }
 
