@@ -200,12 +200,10 @@ static CUresult before_eager(struct oh_comm *comm, struct oh_nccl_call *call)
                                                                  : follow_launches(comm, &call->stream_state);
 }
 
-static CUresult before_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
+static CUresult before_captured(struct oh_comm *comm, struct oh_nccl_call *call)
 {
     struct oh_capture *capture;
-    OH_TRY(before_eager(comm, call));
-    return call->stream_state.graph && oh_comm_has_agreed(comm) ? oh_capture_before(comm, &call->stream_state, &capture)
-                                                                : CUDA_SUCCESS;
+    return oh_capture_before(comm, &call->stream_state, &capture);
 }
 
 /* The event is after all work that NCCL has of the communicator, so this rank may vote. */
@@ -270,14 +268,15 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 /*
  * For an eager call on a stream with a handle of its own the driver takes the context from the stream. CUDA does not
  * promise that for a thread without a current context: on CUDA_ERROR_INVALID_CONTEXT the step is repeated in the
- * communicator's context. A captured call always needs that context, since graph nodes are created in the current one.
+ * communicator's context. A step on a call known to be captured always needs that context, since graph nodes are
+ * created in the current one.
  */
-static CUresult order_call(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step by_handle, nccl_step step)
+static CUresult order_call(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
 {
     const CUstream stream = call->stream_state.stream;
     if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->stream_state.graph) {
-        const CUresult result = by_handle(comm, call);
-        if (result != CUDA_ERROR_INVALID_CONTEXT && !call->stream_state.graph) {
+        const CUresult result = step(comm, call);
+        if (result != CUDA_ERROR_INVALID_CONTEXT) {
             return pass_on(comm, &call->stream_state, result);
         }
     }
@@ -357,7 +356,7 @@ bool oh_order_is_captured(struct oh_comm *comm, CUstream stream)
 ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *capture_p)
 {
     struct oh_nccl_call call = {.stream_state.stream = stream};
-    const CUresult result = order_call(comm, &call, query_stream, query_stream);
+    const CUresult result = order_call(comm, &call, query_stream);
     OH_TRY(result == CUDA_SUCCESS ? ncclSuccess
                                   : oh_order_refuse(comm, oh_order_fail(comm, result, "launching a call")));
     *capture_p = call.stream_state.graph ? call.stream_state.capture_id + 1 : 0;
@@ -373,7 +372,10 @@ bool oh_comm_is_ordered(const struct oh_comm *comm)
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p)
 {
     *call_p = (struct oh_nccl_call){.stream_state.stream = stream, .needs_all_ranks = needs_all_ranks};
-    call_p->result = order_call(comm, call_p, before_eager, before_nccl);
+    call_p->result = order_call(comm, call_p, before_eager);
+    if (call_p->result == CUDA_SUCCESS && call_p->stream_state.graph && oh_comm_has_agreed(comm)) {
+        call_p->result = in_context(comm, call_p, before_captured);
+    }
     if (call_p->result != CUDA_SUCCESS && !is_void(call_p->result)) {
         withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
     }
@@ -387,7 +389,7 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
         /* release: publishes the stream, after NCCL has begun. Pairs with the load in oh_order_launch(). */
         atomic_store_explicit(&comm->order.nccl_launch, launch, memory_order_release);
     } else if (call->result == CUDA_SUCCESS) {
-        call->result = order_call(comm, call, after_nccl, after_nccl);
+        call->result = order_call(comm, call, after_nccl);
     }
     return oh_order_refuse(comm, check_ordered(comm, call->result));
 }
