@@ -19,28 +19,27 @@ static const struct {
     [OH_CALL_GATHER] = {false, true},      [OH_CALL_SCATTER] = {false, true},
 };
 
-bool oh_call_is_valid(const struct oh_call *call)
+/* As oh_call_is_valid. Of a call that reduces, sets the op. */
+static bool check_arguments(const struct oh_call *call, struct oh_op *op_p)
 {
     const struct oh_comm *comm = call->comm;
-    struct oh_op op;
     if (call->kind == OH_CALL_OP_DESTROY) {
         return oh_comm_op_is_known(comm, call->redop);
     }
     return oh_type_size(call->type) > 0 &&
-           (!kinds[call->kind].reduces || oh_comm_op_find(comm, call->redop, call->type, &op)) &&
+           (!kinds[call->kind].reduces || oh_comm_op_find(comm, call->redop, call->type, op_p)) &&
            (!kinds[call->kind].has_root || (call->root >= 0 && (uint32_t)call->root < comm->id.nranks));
+}
+
+bool oh_call_is_valid(const struct oh_call *call)
+{
+    struct oh_op op;
+    return check_arguments(call, &op);
 }
 
 static enum onehop_collective collective_of(const struct oh_call *call)
 {
     return (enum onehop_collective)call->kind;
-}
-
-/* As oh_call_is_valid; sets the op. */
-static bool check_arguments(struct oh_call *call)
-{
-    return oh_collective_reduces(collective_of(call)) ? oh_comm_op_find(call->comm, call->redop, call->type, &call->op)
-                                                      : oh_call_is_valid(call);
 }
 
 enum oh_fallback oh_call_decide(struct oh_call *call)
@@ -53,7 +52,7 @@ enum oh_fallback oh_call_decide(struct oh_call *call)
     if (table->rows[collective].count == 0) {
         return OH_FALLBACK_KIND;
     }
-    const bool is_valid = check_arguments(call);
+    const bool is_valid = check_arguments(call, &call->op);
     if (is_valid && oh_plan_choose(table, collective, call->count, call->type, &call->plan)) {
         return OH_FALLBACK_NONE;
     }
