@@ -62,7 +62,7 @@ struct oh_stream_state {
     unsigned long long stream_id; /* eager only */
 };
 
-/* The order of a call that NCCL serves (launch/order.c). */
+/* The order of a call that NCCL serves (launch/nccl.c). */
 struct oh_nccl_call {
     struct oh_stream_state stream_state;
     bool needs_all_ranks; /* no rank completes it without all others */

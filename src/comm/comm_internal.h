@@ -111,7 +111,7 @@ enum oh_event {
     OH_EVENTS
 };
 
-/* Order between calls on different streams and in graphs (launch/order.c, launch/capture.c). */
+/* Order between calls on different streams and in graphs (launch/order.c, nccl.c, capture.c). */
 struct oh_order {
     CUevent event[OH_EVENTS];
     bool graph_mixing; /* graphs are ordered with everything else */
@@ -123,7 +123,7 @@ struct oh_order {
     unsigned long long nccl_stream;    /* id of the stream of NCCL's last call */
     enum oh_event nccl_event;          /* recorded after NCCL's last call */
     bool nccl_event_pending;           /* no launch of onehop's is behind that event yet */
-    atomic_uint nccl_launch;           /* order.c: NCCL launches a call in the background */
+    atomic_uint nccl_launch;           /* nccl.c: NCCL launches a call in the background */
     CUstream nccl_launch_stream;       /* of that call */
     unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
     struct oh_capture *captures;       /* newest first */

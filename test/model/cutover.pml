@@ -199,7 +199,7 @@ proctype Caller(byte r)
 }
 
 /* A rank's set-up, up to its vote (agreement.c). It needs the other ranks' memory, and no more of its program but the
- * order (note_ordered in order.c). */
+ * order (note_ordered in nccl.c). */
 proctype Setup(byte c; byte r)
 {
     begun[c] == N;

@@ -2,7 +2,7 @@
 /*
  * t_edge.c - which captured kernels get an early trigger, and which are launched while the program's kernel runs
  *
- * Kernels are captured as the plugin launches them, and linked as order.c does it; the test reads what has become of
+ * Kernels are captured as the plugin launches them, and linked as capture.c does it; the test reads what has become of
  * their nodes and edges. Nothing is run.
  */
 #include "gpu/kernels.h"

@@ -32,7 +32,7 @@ static int count_mappings(void)
     return count;
 }
 
-/* As a thread that notes for a communicator of another thread that NCCL has launched its call (order.c). */
+/* As a thread that notes for a communicator of another thread that NCCL has launched its call (nccl.c). */
 static void *use(void *comm)
 {
     for (int i = 0; i < USES; i++) {

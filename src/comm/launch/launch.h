@@ -3,10 +3,10 @@
  * launch.h - the steps of a launch: decide, order, capture
  *
  * Does: submit.c: launches the calls of a submission. decide.c: whether the table serves a call, in which parts it is
- *    launched, and with which other calls. order.c: orders a submission before its first launch, and records it after
- *    its last. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
- * Threads: the one that uses the communicator, in the communicator's context; oh_order_fail any.
- * Owns: the entries of captures.
+ *    launched, and with which other calls. order.c: orders launches, and fails those that cannot be ordered. nccl.c:
+ *    the same for calls that NCCL serves. capture.c: keeps, for each capture, the nodes after which its next call
+ * comes, and the record node. Threads: the one that uses the communicator, in the communicator's context; oh_order_fail
+ * any. Owns: the entries of captures.
  */
 #ifndef OH_COMM_LAUNCH_LAUNCH_H_
 #define OH_COMM_LAUNCH_LAUNCH_H_
@@ -109,11 +109,42 @@ CUresult oh_verify_compare(struct oh_submission *submission, const struct oh_cal
 
 /* --- order.c ------------------------------------------------------------------------------------------------------ */
 
-/* Orders the submission's stream after the last launch, eager or in the capture that the stream is in. */
-CUresult oh_order_before(struct oh_submission *submission);
+/* Asks the driver for the state of the stream. Returns the driver's result; after a failure it is not known. */
+CUresult oh_order_get_stream(struct oh_stream_state *stream_state);
 
-/* Records the launches of the submission as the last ones. */
-CUresult oh_order_after(struct oh_submission *submission);
+/* Orders an eager stream after the last launch; records launches on it as the last ones. */
+CUresult oh_order_follow_launches(struct oh_comm *comm, const struct oh_stream_state *stream_state);
+CUresult oh_order_record_launch(struct oh_comm *comm, const struct oh_stream_state *stream_state);
+
+/* CUDA_SUCCESS: no kernel that a call has launched runs. A replay counts until its graph is destroyed. Any thread. */
+CUresult oh_order_query(const struct oh_comm *comm);
+
+/*
+ * The same at the end of the communicator. Where graphs have no event nodes, no event tells of a replay, so each graph
+ * counts until it is destroyed: NCCL waits for that, too (commDestroySync, src/init.cc of 2.28.9). Any thread.
+ */
+CUresult oh_order_query_end(const struct oh_comm *comm);
+
+/*
+ * Whether the capture of the stream was invalid before. Such a capture is never replayed, so no rank has launched more
+ * kernels than another.
+ */
+static inline bool oh_order_is_void(CUresult result)
+{
+    return result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+}
+
+/*
+ * Returns `result`. After a failure invalidates the capture of the stream, unless there is none, so that nothing of it
+ * can be replayed; not before the ranks have agreed.
+ */
+CUresult oh_order_pass_on(struct oh_comm *comm, const struct oh_stream_state *stream_state, CUresult result);
+
+/*
+ * After a failure: votes no, if this rank still can. Returns true if the ranks had not agreed, and all fall back; false
+ * if the communicator is served, or will be. Any thread.
+ */
+bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
 
 /*
  * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that all fall back: this is no failure.
@@ -122,6 +153,9 @@ CUresult oh_order_after(struct oh_submission *submission);
  */
 ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *what);
 
+/* In the thread that uses the communicator, whose call returns `res`: an error stops this rank's graphs. */
+ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res);
+
 /*
  * Returns ncclSuccess if `result` is CUDA_SUCCESS. Else a call on the stream has failed in `what`, and returns as
  * oh_order_fail: once the ranks have agreed, nothing of the stream's capture can be replayed, and the error stops this
@@ -129,6 +163,11 @@ ncclResult_t oh_order_fail(struct oh_comm *comm, CUresult result, const char *wh
  */
 ncclResult_t oh_order_check(struct oh_comm *comm, const struct oh_stream_state *stream_state, CUresult result,
                             const char *what);
+
+/* --- nccl.c ------------------------------------------------------------------------------------------------------- */
+
+/* Orders an eager stream after the last call that NCCL has served, if no call of onehop's follows that yet. */
+CUresult oh_order_follow_nccl(struct oh_comm *comm, const struct oh_stream_state *stream_state);
 
 /* Are calls that NCCL serves ordered with onehop's? From the begin of the set-up on, unless it falls back. */
 bool oh_comm_is_ordered(const struct oh_comm *comm);
@@ -141,15 +180,6 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
 
 /* Returns whether the stream is known to be captured, for the thread that uses an ordered communicator. */
 bool oh_order_is_captured(struct oh_comm *comm, CUstream stream);
-
-/* CUDA_SUCCESS: no kernel that a call has launched runs. A replay counts until its graph is destroyed. Any thread. */
-CUresult oh_order_query(const struct oh_comm *comm);
-
-/*
- * The same at the end of the communicator. Where graphs have no event nodes, no event tells of a replay, so each graph
- * counts until it is destroyed: NCCL waits for that, too (commDestroySync, src/init.cc of 2.28.9). Any thread.
- */
-CUresult oh_order_query_end(const struct oh_comm *comm);
 
 /*
  * Around a call that NCCL serves on `stream`, of a communicator that is ordered: orders it after our launches, and our
@@ -167,9 +197,6 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 unsigned oh_order_launch(const struct oh_comm *comm);
 void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch);
 bool oh_comm_is_launching(const struct oh_comm *comm);
-
-/* In the thread that uses the communicator, whose call returns `res`: an error stops this rank's graphs. */
-ncclResult_t oh_order_refuse(struct oh_comm *comm, ncclResult_t res);
 
 /* --- capture.c ---------------------------------------------------------------------------------------------------- */
 

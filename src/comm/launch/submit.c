@@ -3,7 +3,7 @@
  * submit.c - launches the calls of a submission
  *
  * Does: Launches kernels on the stream of the submission's first call, and joins the other streams of its calls to it.
- *    decide.c has which kernels, order.c and capture.c in which order.
+ *    decide.c has which kernels, order.c, nccl.c and capture.c in which order.
  * Threads: the one that uses the communicator.
  * Owns: nothing; the caller has the submission.
  */
@@ -141,6 +141,31 @@ static CUresult join_streams(const struct oh_submission *submission, bool before
     return CUDA_SUCCESS;
 }
 
+/* Orders the submission's stream after the last launch, eager or in the capture that the stream is in. */
+static CUresult order(struct oh_submission *submission)
+{
+    struct oh_comm *comm = submission->calls[0].comm;
+    struct oh_stream_state *stream_state = &submission->stream_state;
+    OH_TRY(oh_order_get_stream(stream_state));
+    if (stream_state->graph) {
+        OH_TRY(oh_capture_before(comm, stream_state, &submission->capture));
+        return oh_capture_unfence(submission->capture, stream_state->stream);
+    }
+    OH_TRY(oh_order_follow_launches(comm, stream_state));
+    return oh_order_follow_nccl(comm, stream_state);
+}
+
+/* Records the launches of the submission as the last ones. */
+static CUresult record(struct oh_submission *submission)
+{
+    const struct oh_stream_state *stream_state = &submission->stream_state;
+    if (!submission->capture) {
+        return oh_order_record_launch(submission->calls[0].comm, stream_state);
+    }
+    OH_TRY(oh_capture_fence(submission->capture, stream_state->stream));
+    return oh_capture_after(submission->capture, stream_state->stream);
+}
+
 /* The next launch of the submission: a call, or a list of fused calls. */
 static CUresult launch_next(struct oh_submission *submission)
 {
@@ -182,14 +207,14 @@ static CUresult launch_in_context(struct oh_submission *submission)
         result = launch_next(submission);
     }
     if (result != CUDA_SUCCESS && submission->kernels > 0) {
-        oh_order_after(submission); /* kernels before the one that failed: memory is freed only after them */
+        record(submission); /* kernels before the one that failed: memory is freed only after them */
     }
     return result;
 }
 
 static CUresult end_in_context(struct oh_submission *submission)
 {
-    OH_TRY(oh_order_after(submission));
+    OH_TRY(record(submission));
     return join_streams(submission, false);
 }
 
@@ -198,7 +223,7 @@ static CUresult turn_in_context(struct oh_submission *submission)
 {
     if (!submission->stream_state.known) { /* the first turn */
         OH_TRY(join_streams(submission, true));
-        OH_TRY(oh_order_before(submission));
+        OH_TRY(order(submission));
     }
     OH_TRY(launch_in_context(submission));
     return submission->launched == submission->count ? end_in_context(submission) : CUDA_SUCCESS;
