@@ -33,16 +33,6 @@ const char *oh_algorithm_name(int algorithm)
     return algorithm >= 0 && algorithm < ONEHOP_ALGORITHM_COUNT ? names[algorithm] : NULL;
 }
 
-int oh_algorithm_by_name(const char *name)
-{
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        if (strcasecmp(name, names[a]) == 0) {
-            return a;
-        }
-    }
-    return -1;
-}
-
 const char *const oh_collective_names[ONEHOP_COLLECTIVE_COUNT] = {
     [ONEHOP_ALLREDUCE] = "allreduce",
     [ONEHOP_ALLGATHER] = "allgather",
@@ -55,14 +45,22 @@ const char *oh_collective_name(int collective)
     return collective >= 0 && collective < ONEHOP_COLLECTIVE_COUNT ? oh_collective_names[collective] : NULL;
 }
 
+/* The index of the name that is the first `length` characters; -1: there is none. */
+static int find(const char *const *all, int count, const char *name, size_t length)
+{
+    while (--count >= 0 && (strlen(all[count]) != length || strncasecmp(name, all[count], length) != 0)) {
+    }
+    return count;
+}
+
+int oh_algorithm_by_name(const char *name)
+{
+    return find(names, ONEHOP_ALGORITHM_COUNT, name, strlen(name));
+}
+
 int oh_collective_by_name(const char *name, size_t length)
 {
-    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
-        if (strlen(oh_collective_names[c]) == length && strncasecmp(name, oh_collective_names[c], length) == 0) {
-            return c;
-        }
-    }
-    return -1;
+    return find(oh_collective_names, ONEHOP_COLLECTIVE_COUNT, name, length);
 }
 
 static uint64_t least(uint64_t a, uint64_t b)

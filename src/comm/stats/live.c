@@ -22,8 +22,9 @@
 #include "util/scope.h"
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct oh_live_head local_head; /* where there is no page */
 static struct oh_live *page;           /* these three are guarded by mutex */
-static struct oh_live_head local_head; /* in its place where there is no page */
+static struct oh_live_head *head = &local_head;
 static bool tried;
 
 /* Returns false, with errno set, where the page cannot be had. */
@@ -88,14 +89,15 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
     if (!tried) {
         tried = true;
         page = make_page();
+        head = page ? &page->head : head;
     }
     struct oh_live_entry *entry = page ? free_entry() : NULL;
     if (entry) {
         uint32_t number = (uint32_t)(entry - page->entry);
         memset(&entry->counters, 0, sizeof entry->counters);
         change(entry, &(struct oh_stats_record){.comm = comm}, true);
-        if (atomic_load_explicit(&page->head.top, memory_order_relaxed) <= number) {
-            atomic_store_explicit(&page->head.top, number + 1, memory_order_release);
+        if (atomic_load_explicit(&head->top, memory_order_relaxed) <= number) {
+            atomic_store_explicit(&head->top, number + 1, memory_order_release);
         }
     }
     ref->entry = entry;
@@ -119,7 +121,6 @@ static void add_counters(struct oh_counters *sum, const struct oh_counters *more
 void oh_live_remove(struct oh_live_ref *ref)
 {
     OH_LOCK(&mutex);
-    struct oh_live_head *head = page ? &page->head : &local_head;
     struct oh_live_entry *entry = ref->entry;
     atomic_fetch_add_explicit(&head->sequence, 1, memory_order_relaxed);
     atomic_thread_fence(memory_order_seq_cst); /* as in change() */
@@ -136,7 +137,6 @@ void oh_live_remove(struct oh_live_ref *ref)
 uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p)
 {
     OH_LOCK(&mutex);
-    struct oh_live_head *head = page ? &page->head : &local_head;
     *sum_p = (struct oh_stats_record){0};
     oh_stats_copy(&head->ended_totals, sum_p);
     return atomic_load_explicit(&head->ended, memory_order_relaxed);
