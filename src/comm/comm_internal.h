@@ -120,14 +120,13 @@ struct oh_order {
     bool launched;
     bool unrecorded;            /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */
     atomic_uint nccl_all_ranks; /* calls before OH_EVENT_NCCL_ALL_RANKS since this rank is served */
-    unsigned long long nccl_stream;    /* id of the stream of NCCL's last call */
-    enum oh_event nccl_event;          /* recorded after NCCL's last call */
-    bool nccl_event_pending;           /* no launch of onehop's is behind that event yet */
-    atomic_uint nccl_launch;           /* nccl.c: NCCL launches a call in the background */
-    CUstream nccl_launch_stream;       /* of that call */
-    unsigned long long nccl_launch_id; /* its id, once the call's event is recorded */
-    struct oh_capture *captures;       /* newest first */
-    atomic_uint graphs;                /* captured graphs that hold calls of this communicator */
+    unsigned long long nccl_stream; /* id of the stream of NCCL's last call that has an event, */
+    enum oh_event nccl_event;       /* and the event */
+    bool nccl_event_pending;        /* no launch of onehop's is behind that event yet */
+    atomic_uint nccl_launch;        /* nccl.c: NCCL launches a call in the background */
+    CUstream nccl_launch_stream;    /* of that call */
+    struct oh_capture *captures;    /* newest first */
+    atomic_uint graphs;             /* captured graphs that hold calls of this communicator */
 };
 
 /* ONEHOP_VERIFY (launch/verify.c) */

@@ -17,13 +17,13 @@
 
 /*
  * States of nccl_launch, which is a state plus the launch: LAUNCH_SHARED, if it has calls of several communicators,
- * plus a number. The thread that has made the last change owns nccl_launch_stream, nccl_launch_id and nccl_event.
+ * plus a number. The thread that has made the last change owns nccl_launch_stream, nccl_stream and nccl_event.
  */
 enum {
     LAUNCH_NONE,
     LAUNCH_GOING_ON,  /* since oh_order_after_nccl, by the thread that uses the communicator */
     LAUNCH_RECORDING, /* NCCL has launched the call, and a thread records the event */
-    LAUNCH_RECORDED,  /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded() */
+    LAUNCH_RECORDED,  /* release: publishes nccl_stream. Pairs with the acquire loads in take_recorded() */
     LAUNCH_STATES,
     LAUNCH_SHARED = LAUNCH_STATES,
     LAUNCH_STEP = 2 * LAUNCH_SHARED
@@ -63,7 +63,6 @@ static void take_recorded(struct oh_comm *comm)
         launch = oh_order_launch(comm);
     }
     if (launch_state(launch) == LAUNCH_RECORDED) {
-        comm->order.nccl_stream = comm->order.nccl_launch_id;
         comm->order.nccl_event_pending = true;
         atomic_store_explicit(&comm->order.nccl_launch, launch_in(launch, LAUNCH_NONE), memory_order_relaxed);
     }
@@ -121,6 +120,7 @@ static CUresult record_nccl(struct oh_comm *comm, const struct oh_nccl_call *cal
     const enum oh_event event = call->needs_all_ranks ? OH_EVENT_NCCL_ALL_RANKS : OH_EVENT_NCCL;
     OH_TRY(oh_driver.event_record(comm->order.event[event], call->stream_state.stream));
     comm->order.nccl_event = event;
+    comm->order.nccl_stream = call->stream_state.stream_id;
     if (comm->attach.unordered && !atomic_load(&comm->attach.ordered)) {
         note_ordered(comm);
     }
@@ -138,7 +138,6 @@ static CUresult after_nccl(struct oh_comm *comm, struct oh_nccl_call *call)
         return capture ? oh_capture_after(capture, call->stream_state.stream) : CUDA_SUCCESS;
     }
     OH_TRY(record_nccl(comm, call));
-    comm->order.nccl_stream = call->stream_state.stream_id;
     comm->order.nccl_event_pending = true;
     return CUDA_SUCCESS;
 }
@@ -239,10 +238,9 @@ static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
     if (result == CUDA_SUCCESS && !call->stream_state.graph) {
         result = record_nccl(comm, call);
         recorded = result == CUDA_SUCCESS;
-        comm->order.nccl_launch_id = call->stream_state.stream_id;
     }
     const unsigned launch = launch_in(oh_order_launch(comm), recorded ? LAUNCH_RECORDED : LAUNCH_NONE);
-    /* release: publishes nccl_launch_id. Pairs with the acquire loads in take_recorded(). */
+    /* release: publishes nccl_stream. Pairs with the acquire loads in take_recorded(). */
     atomic_store_explicit(&comm->order.nccl_launch, launch, memory_order_release);
     return result;
 }
