@@ -103,6 +103,12 @@ static enum oh_fact mig_mode(const struct oh_topo_gpu *gpu)
     return current ? OH_YES : OH_NO;
 }
 
+int oh_topo_attribute(CUdevice device, CUdevice_attribute which, int unknown)
+{
+    int value;
+    return oh_driver.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : unknown;
+}
+
 void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p)
 {
     *gpu_p = (struct oh_topo_gpu){.cuda_device = device}; /* a CUdevice is the ordinal */
@@ -116,14 +122,8 @@ void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p)
         snprintf(gpu_p->name, sizeof gpu_p->name, "unknown GPU");
     }
     gpu_p->mig = mig_mode(gpu_p);
-    if (oh_driver.device_get_attribute(&gpu_p->compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device) !=
-        CUDA_SUCCESS) {
-        gpu_p->compute_major = 0;
-    }
-    if (oh_driver.device_get_attribute(&gpu_p->compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device) !=
-        CUDA_SUCCESS) {
-        gpu_p->compute_minor = -1;
-    }
+    gpu_p->compute_major = oh_topo_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0);
+    gpu_p->compute_minor = oh_topo_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, -1);
 }
 
 void oh_topo_driver_version(char *version_p, size_t size)

@@ -59,6 +59,9 @@ enum oh_topo_cause {
     OH_CAUSES
 };
 
+/* Returns an attribute of the device, or `unknown` if the driver does not tell it. */
+int oh_topo_attribute(CUdevice device, CUdevice_attribute which, int unknown);
+
 /* Gathers the facts on a CUDA device of this process. */
 void oh_topo_gpu_gather(CUdevice device, struct oh_topo_gpu *gpu_p);
 

@@ -79,19 +79,13 @@ static void gather_nvlinks(struct oh_node *node, int row)
     }
 }
 
-static int attribute(CUdevice device, CUdevice_attribute which, int unknown)
-{
-    int value;
-    return oh_driver.device_get_attribute(&value, which, device) == CUDA_SUCCESS ? value : unknown;
-}
-
 static void gather_gpu(CUdevice device, struct oh_node_gpu *gpu_p)
 {
     oh_node_gpu_init(gpu_p);
     oh_topo_gpu_gather(device, &gpu_p->topo);
-    gpu_p->compute_mode = attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
+    gpu_p->compute_mode = oh_topo_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, -1);
     /* cuda.h: this attribute tells whether the IPC functions, those for memory too, work with the device. */
-    int ipc = attribute(device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
+    int ipc = oh_topo_attribute(device, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, -1);
     gpu_p->ipc = ipc < 0 ? OH_UNKNOWN : ipc ? OH_YES : OH_NO;
 }
 
