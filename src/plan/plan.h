@@ -112,16 +112,6 @@ void oh_plan_table_apply_limits(struct oh_plan_table *table, uint64_t max_bytes,
 void oh_plan_table_keep(struct oh_plan_table *table, uint32_t collectives);
 
 /*
- * Computes a launch shape where a table names none, and the tuner's first candidate: a thread for each word, as long as
- * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on twice as many SMs if a thread receives
- * many words. Where a grid has room for as many, small all-gathers of more than two ranks have a thread for each word
- * and peer, small sums of three and four ranks four for each word. Without these two, no other shape of 9 to 23 was
- * more than 4 % faster at a measured size (2, 3 and 4 x H100, 2026-11-26).
- */
-void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
-                   uint32_t *blocks_p, uint32_t *threads_p);
-
-/*
  * Has `algorithm` serve messages from the end of the rows up to `end`, in computed shapes; sizes of one shape share a
  * row. Returns false if there is no room for a further row; those before it stay.
  */
@@ -130,12 +120,6 @@ bool oh_plan_table_extend(struct oh_plan_table *table, enum onehop_collective co
 
 /* Computes a table without a measurement, from hops and the GB/s of a GPU's NVLinks in one direction. */
 void oh_plan_table_model(struct oh_plan_table *table_p, uint32_t nranks, unsigned link_gbps);
-
-/* Returns the most threads of a block. */
-uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nranks);
-
-/* Returns the most threads of a launch: the kernels of two communicators fit on a GPU together. */
-uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks);
 
 /*
  * Returns the most blocks that two kernels of a communicator may have together while both wait, as far as a kernel of
@@ -215,5 +199,23 @@ const char *oh_algorithm_name(int algorithm);
 
 /* The algorithm of that name; -1: there is none. */
 int oh_algorithm_by_name(const char *name);
+
+/* --- shape.c ------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Computes a launch shape where a table names none, and the tuner's first candidate: a thread for each word, as long as
+ * there are threads, in small blocks on 4 to 64 SMs, then in larger blocks; on twice as many SMs if a thread receives
+ * many words. Where a grid has room for as many, small all-gathers of more than two ranks have a thread for each word
+ * and peer, small sums of three and four ranks four for each word. Without these two, no other shape of 9 to 23 was
+ * more than 4 % faster at a measured size (2, 3 and 4 x H100, 2026-11-26).
+ */
+void oh_plan_shape(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t nranks, uint64_t bytes,
+                   uint32_t *blocks_p, uint32_t *threads_p);
+
+/* Returns the most threads of a block. */
+uint32_t oh_plan_block_threads(enum onehop_collective collective, uint32_t nranks);
+
+/* Returns the most threads of a launch: the kernels of two communicators fit on a GPU together. */
+uint32_t oh_plan_grid_threads(enum onehop_collective collective, uint32_t nranks);
 
 #endif

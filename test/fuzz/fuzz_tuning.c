@@ -3,7 +3,7 @@
  * fuzz_tuning.c - tuning tables, as text and as the user's file: what is understood is a valid table, and written again
  * it is understood as the same; a file that is not, gives the shipped table
  *
- * sources: src/tools/tune/table_text.c src/plan/tuning.c src/plan/plan.c src/plan/op.c
+ * sources: src/tools/tune/table_text.c src/plan/tuning.c src/plan/plan.c src/plan/shape.c src/plan/op.c
  * sources: src/util/env.c src/util/log.c
  * corpus: src/plan
  */
