@@ -69,9 +69,9 @@ static uint64_t aligned(uint64_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static uint64_t magnitude_bytes(const struct oh_call *call)
+static ncclDataType_t magnitude_type(const struct oh_call *call)
 {
-    return call->type == ncclFloat64 ? sizeof(double) : sizeof(float);
+    return call->type == ncclFloat64 ? ncclFloat64 : ncclFloat32;
 }
 
 /* Finds room in the memory. Of a call that is too large the first elements are compared; of a reduce-scatter none. */
@@ -79,7 +79,7 @@ static uint64_t place(struct oh_call *call)
 {
     struct oh_verify *verify = &call->comm->verify;
     const uint64_t row = rows_of_result(call) * oh_type_size(call->type);
-    const uint64_t of_magnitudes = needs_magnitudes(call) ? rows_of_send(call) * magnitude_bytes(call) : 0;
+    const uint64_t of_magnitudes = needs_magnitudes(call) ? rows_of_send(call) * oh_type_size(magnitude_type(call)) : 0;
     const uint64_t left = OH_VERIFY_BYTES - verify->used;
     const uint64_t most = left > ALIGNMENT ? (left - ALIGNMENT) / (row + of_magnitudes) : 0;
     if (most < call->count && call->kind == OH_CALL_REDUCE_SCATTER) {
@@ -124,12 +124,12 @@ bool oh_verify_magnitudes(const struct oh_call *call, struct oh_call *sum_p)
         return false;
     }
     char *const magnitudes = memory_at(call, call->verified.magnitudes);
-    const uint64_t own = call->comm->id.rank * call->verified.count * magnitude_bytes(call);
+    const uint64_t own = call->comm->id.rank * call->verified.count * oh_type_size(magnitude_type(call));
     *sum_p = *call;
     sum_p->sendbuff = magnitudes;
     sum_p->recvbuff = magnitudes + (call->kind == OH_CALL_REDUCE_SCATTER ? own : 0);
     sum_p->count = call->verified.count;
-    sum_p->type = call->type == ncclFloat64 ? ncclFloat64 : ncclFloat32;
+    sum_p->type = magnitude_type(call);
     sum_p->redop = ncclSum;
     return true;
 }
