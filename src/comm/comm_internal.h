@@ -91,7 +91,7 @@ struct oh_agreement {
 struct oh_serve {
     struct oh_plan_table table;
     struct oh_plan_room room; /* the least of all ranks */
-    uint32_t early_blocks;    /* this rank's: most blocks of a kernel that waits while the program's kernel runs */
+    uint32_t early_blocks;    /* this rank's: most blocks of a kernel that waits beside the program's; 0: none waits */
     const struct oh_kernel_set *kernels;
     struct oh_kernel_args args;
     struct oh_user_op *user_ops;  /* redop.c */
@@ -114,8 +114,7 @@ enum oh_event {
 /* Order between calls on different streams and in graphs (launch/order.c, nccl.c, capture.c). */
 struct oh_order {
     CUevent event[OH_EVENTS];
-    bool graph_mixing; /* graphs are ordered with everything else */
-    bool launch_order; /* small captured calls may be launched while the program's kernel before them runs */
+    bool graph_mixing;              /* graphs are ordered with everything else */
     unsigned long long last_stream; /* id of the stream of the last eager launch */
     bool launched;
     bool unrecorded;            /* kernels run that OH_EVENT_LAUNCH does not cover: their memory can never be freed */

@@ -85,10 +85,11 @@ static bool can_launch_early(const struct oh_edge *edge)
     CUlaunchAttributeValue cooperative, from_priority, to_priority;
     CUresult(CUDAAPI * get)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue *) =
         oh_driver.graph_kernel_node_get_attribute;
-    return oh_driver.graph_add_edges && oh_driver.graph_remove_edges && edge->data.type == OH_EDGE_PROGRAMMATIC &&
-           edge->data.from_port == OH_PORT_PROGRAMMATIC && is_kernel(edge->from) &&
-           oh_driver.graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS && !oh_kernel_is_ours(from.func) &&
-           oh_driver.graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS && to.gridDimX <= edge->early_blocks &&
+    return edge->early_blocks > 0 && oh_driver.graph_add_edges && oh_driver.graph_remove_edges &&
+           edge->data.type == OH_EDGE_PROGRAMMATIC && edge->data.from_port == OH_PORT_PROGRAMMATIC &&
+           is_kernel(edge->from) && oh_driver.graph_kernel_node_get_params(edge->from, &from) == CUDA_SUCCESS &&
+           !oh_kernel_is_ours(from.func) && oh_driver.graph_kernel_node_get_params(edge->to, &to) == CUDA_SUCCESS &&
+           to.gridDimX <= edge->early_blocks &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &cooperative) == CUDA_SUCCESS && !cooperative.cooperative &&
            get(edge->from, CU_LAUNCH_ATTRIBUTE_PRIORITY, &from_priority) == CUDA_SUCCESS &&
            get(edge->to, CU_LAUNCH_ATTRIBUTE_PRIORITY, &to_priority) == CUDA_SUCCESS &&

@@ -309,7 +309,7 @@ static bool prepare(struct oh_comm *comm)
     if (!publish_room(comm, room)) {
         return false;
     }
-    comm->serve.early_blocks = oh_edge_early_blocks(room.sms);
+    comm->serve.early_blocks = oh_env_flag(OH_ENV_LAUNCH_ORDER, true) ? oh_edge_early_blocks(room.sms) : 0;
     if (oh_staging_finish(&comm->staging, shared->init_epoch) != CUDA_SUCCESS) {
         return decline(comm, "the staging memory cannot be cleared on GPU %s", comm->agreement.gpu.bus_id);
     }
@@ -399,7 +399,6 @@ static CUresult prepare_order(struct oh_comm *comm)
         OH_CU_TRY(event_create(&comm->order.event[e], CU_EVENT_DISABLE_TIMING));
     }
     comm->order.graph_mixing = oh_env_flag(OH_ENV_GRAPH_MIXING, nccl_mixes_graphs());
-    comm->order.launch_order = oh_env_flag(OH_ENV_LAUNCH_ORDER, true);
     return CUDA_SUCCESS;
 }
 

@@ -263,7 +263,7 @@ static CUresult link_captured(const struct oh_comm *comm, const struct oh_captur
         oh_edge_trigger(comm->serve.kernels, &comm->serve.room, edge.from, kernel);
         return CUDA_SUCCESS;
     }
-    return comm->order.launch_order ? oh_edge_launch_early(&edge) : CUDA_SUCCESS;
+    return oh_edge_launch_early(&edge);
 }
 
 CUresult oh_capture_link(const struct oh_submission *submission)
