@@ -208,15 +208,10 @@ CUresult oh_capture_after(struct oh_capture *capture, CUstream stream)
     return CUDA_SUCCESS;
 }
 
-static bool can_overlap(const struct oh_comm *comm)
-{
-    return comm->serve.kernels->programmatic && oh_driver.graph_node_get_dependencies;
-}
-
 CUresult oh_capture_fence(struct oh_capture *capture, CUstream stream)
 {
     capture->fence = NULL;
-    if (!capture->kernel || !can_overlap(capture->comm)) {
+    if (!capture->kernel) {
         return CUDA_SUCCESS;
     }
     OH_TRY(oh_driver.graph_add_empty_node(&capture->fence, capture->graph, &capture->kernel, 1));
@@ -272,8 +267,8 @@ CUresult oh_capture_link(const struct oh_submission *submission)
     struct oh_capture *capture = submission->capture;
     const CUgraphNode *nodes;
     size_t count;
-    if (!capture || !can_overlap(comm)) {
-        return CUDA_SUCCESS;
+    if (!capture || !comm->serve.kernels->programmatic || !oh_driver.graph_node_get_dependencies) {
+        return CUDA_SUCCESS; /* kernels cannot overlap */
     }
     bool known = get_frontier(submission->stream_state.stream, &nodes, &count) == CUDA_SUCCESS && count == 1;
     CUgraphNode kernel = known ? nodes[0] : NULL;

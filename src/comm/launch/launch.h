@@ -210,7 +210,7 @@ struct oh_capture {
     CUgraphNode *frontier; /* the nodes on which the stream's work after that call depends */
     size_t frontier_count;
     CUgraphNode record;    /* of OH_EVENT_LAUNCH, after the newest call; NULL: none */
-    CUgraphNode kernel;    /* onehop's newest; NULL: none, or unknown */
+    CUgraphNode kernel;    /* onehop's newest, if kernels can overlap; NULL: none, or unknown */
     CUgraphNode fence;     /* an empty node behind it, which alone the program's nodes can follow; NULL: none */
     atomic_bool destroyed; /* the graph is: the entry may be freed */
 };
