@@ -160,13 +160,10 @@ static CUresult in_context(struct oh_comm *comm, struct oh_nccl_call *call, nccl
 static CUresult order_call(struct oh_comm *comm, struct oh_nccl_call *call, nccl_step step)
 {
     const CUstream stream = call->stream_state.stream;
-    if (stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD && !call->stream_state.graph) {
-        const CUresult result = step(comm, call);
-        if (result != CUDA_ERROR_INVALID_CONTEXT) {
-            return oh_order_pass_on(comm, &call->stream_state, result);
-        }
-    }
-    return in_context(comm, call, step);
+    const bool has_handle = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    const CUresult result = has_handle && !call->stream_state.graph ? step(comm, call) : CUDA_ERROR_INVALID_CONTEXT;
+    return result == CUDA_ERROR_INVALID_CONTEXT ? in_context(comm, call, step)
+                                                : oh_order_pass_on(comm, &call->stream_state, result);
 }
 
 /* NCCL has the call, in no known order with onehop's: an error, unless all ranks fall back. */
@@ -233,16 +230,8 @@ ncclResult_t oh_order_after_nccl(struct oh_comm *comm, struct oh_nccl_call *call
 /* On any thread. A captured call stays without: captures belong to the thread that uses the communicator. */
 static CUresult record_launched(struct oh_comm *comm, struct oh_nccl_call *call)
 {
-    CUresult result = oh_order_get_stream(&call->stream_state);
-    bool recorded = false;
-    if (result == CUDA_SUCCESS && !call->stream_state.graph) {
-        result = record_nccl(comm, call);
-        recorded = result == CUDA_SUCCESS;
-    }
-    const unsigned launch = launch_in(oh_order_launch(comm), recorded ? LAUNCH_RECORDED : LAUNCH_NONE);
-    /* release: publishes nccl_stream. Pairs with the acquire loads in take_recorded(). */
-    atomic_store_explicit(&comm->order.nccl_launch, launch, memory_order_release);
-    return result;
+    OH_TRY(oh_order_get_stream(&call->stream_state));
+    return call->stream_state.graph ? CUDA_SUCCESS : record_nccl(comm, call);
 }
 
 bool oh_comm_is_launching(const struct oh_comm *comm)
@@ -261,9 +250,11 @@ static void note_launched(struct oh_comm *comm, unsigned launch)
     if (atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_RECORDING))) {
         /* Not OH_EVENT_NCCL_ALL_RANKS: later work of the stream, which may wait for others, may be recorded, too. */
         struct oh_nccl_call call = {.stream_state.stream = comm->order.nccl_launch_stream};
-        CUresult result = in_context(comm, &call, record_launched);
-        expected = launch_in(launch, LAUNCH_RECORDING); /* the context could not be entered */
-        atomic_compare_exchange_strong(&comm->order.nccl_launch, &expected, launch_in(launch, LAUNCH_NONE));
+        const CUresult result = in_context(comm, &call, record_launched);
+        const bool is_recorded = result == CUDA_SUCCESS && !call.stream_state.graph;
+        /* release: publishes nccl_stream. Pairs with the acquire loads in take_recorded(). */
+        atomic_store_explicit(&comm->order.nccl_launch, launch_in(launch, is_recorded ? LAUNCH_RECORDED : LAUNCH_NONE),
+                              memory_order_release);
         check_ordered(comm, result); /* the asynchronous error tells it */
     }
     while (oh_order_launch(comm) == launch_in(launch, LAUNCH_RECORDING) && oh_now_ns() < end_ns) {
