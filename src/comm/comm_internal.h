@@ -43,8 +43,7 @@ enum oh_comm_state {
 
 /*
  * From the creation to the first served call. The mutex guards `creating`, `children`, `calls`, `voted`,
- * `declined`, `cutover_call`, `reason` and `ms`, and rank, nranks, segment and staging as long as the communicator is
- * not settled.
+ * `cutover_call`, `reason` and `ms`, and rank, nranks, segment and staging as long as the communicator is not settled.
  */
 struct oh_attach {
     pthread_mutex_t mutex;
@@ -58,7 +57,6 @@ struct oh_attach {
     bool ordering;                /* calls that NCCL serves are ordered with ours: there are events for it */
     bool unordered;               /* NCCL got work of this communicator before that */
     bool voted;                   /* this rank has voted yes; what serving needs is ready */
-    bool declined;                /* a rank has voted no, and the set-up has ended: the next call enters FALLBACK */
     atomic_bool used;             /* NCCL got a call of it */
     atomic_bool polled;           /* the program asked for NCCL's state before the first call; any thread */
     atomic_bool ordered;          /* OH_EVENT_NCCL is behind all work of it that NCCL has; any thread */
@@ -243,6 +241,15 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 }
 
 /* --- questions about the state: one atomic load each, any thread -------------------------------------------------- */
+
+/*
+ * A rank has voted no, and the set-up has ended and given up the segment: the next call enters FALLBACK. With the mutex
+ * held.
+ */
+static inline bool oh_comm_has_declined(const struct oh_comm *comm)
+{
+    return oh_comm_state(comm) == OH_COMM_ATTACHING && !comm->segment.shared;
+}
 
 /* False: NCCL serves the calls, which go through attach/attach.h. */
 static inline bool oh_comm_is_settled(const struct oh_comm *comm)

@@ -443,7 +443,7 @@ void oh_agreement_end(struct oh_comm *comm)
     if (!on && !oh_comm_is_settled(comm)) {
         oh_segment_reason(&comm->segment, attach->reason);
     }
-    attach->declined = !on;
+    attach->voted = on; /* no call may serve from what is given up now */
     oh_comm_publish_facts(comm);
     pthread_mutex_unlock(&attach->mutex);
     if (!on) {

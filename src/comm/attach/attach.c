@@ -104,11 +104,12 @@ static bool close_words(struct oh_comm *comm)
 static bool fall_back(struct oh_comm *comm)
 {
     struct oh_attach *attach = &comm->attach;
+    const bool has_declined = oh_comm_has_declined(comm);
     if (oh_comm_state(comm) != OH_COMM_ATTACHING ||
-        (!attach->declined && oh_segment_decision(&comm->segment) != OH_DECISION_OFF)) {
+        (!has_declined && oh_segment_decision(&comm->segment) != OH_DECISION_OFF)) {
         return false;
     }
-    if (!attach->declined) {
+    if (!has_declined) {
         oh_segment_reason(&comm->segment, attach->reason);
     }
     oh_comm_enter(comm, OH_COMM_FALLBACK);
@@ -234,13 +235,14 @@ void oh_attach_end_call(struct oh_call *call, bool is_executed)
         return;
     }
     OH_LOCK(&attach->mutex);
+    const bool has_declined = oh_comm_has_declined(comm);
     if (!is_executed && call->number != 0) {
-        if (!attach->declined) {
+        if (!has_declined) {
             oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, call->number);
         }
         attach->calls--;
         call->number = 0;
-    } else if (is_executed && call->number == 0 && oh_comm_state(comm) < OH_COMM_CUTOVER && !attach->declined) {
+    } else if (is_executed && call->number == 0 && oh_comm_state(comm) < OH_COMM_CUTOVER && !has_declined) {
         count_late(comm);
     }
     if (is_executed) {
@@ -362,7 +364,7 @@ static bool is_waiting(struct oh_comm *comm, uint64_t start_ns, uint64_t for_pee
     struct oh_attach *attach = &comm->attach;
     bool all_here = false;
     pthread_mutex_lock(&attach->mutex);
-    const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && !attach->declined && attach->patient;
+    const bool pending = oh_comm_state(comm) == OH_COMM_ATTACHING && !oh_comm_has_declined(comm) && attach->patient;
     const uint64_t most = pending ? patience(comm, for_peers, &all_here) : 0;
     const uint32_t steps = pending ? oh_agreement_steps(comm) : attach->steps;
     pthread_mutex_unlock(&attach->mutex);
@@ -408,7 +410,7 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
     OH_LOCK(&comm->attach.mutex);
     if (OH_IS_LOCKED() && oh_comm_state(comm) < OH_COMM_CUTOVER) {
         oh_segment_vote_no(&comm->segment, reason);
-        if (!comm->attach.declined) {
+        if (!oh_comm_has_declined(comm)) {
             snprintf(comm->attach.reason, sizeof comm->attach.reason, "%s", reason);
         }
         oh_comm_enter(comm, OH_COMM_FALLBACK);

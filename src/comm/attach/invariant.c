@@ -35,7 +35,7 @@ ncclResult_t oh_invariant_check(const struct oh_call *call)
 static bool is_pending(struct oh_comm *comm)
 {
     OH_LOCK(&comm->attach.mutex);
-    return oh_comm_state(comm) == OH_COMM_ATTACHING && !comm->attach.declined &&
+    return oh_comm_state(comm) == OH_COMM_ATTACHING && !oh_comm_has_declined(comm) &&
            oh_segment_decision(&comm->segment) == OH_DECISION_PENDING;
 }
 
@@ -46,9 +46,7 @@ static void give_up(struct oh_comm *comm)
     snprintf(reason, sizeof reason, "rank %u: invariant, and a rank made no call within %" PRIu64 " s", comm->id.rank,
              OUTER_PATIENCE_NS / SECOND_NS);
     OH_LOCK(&comm->attach.mutex);
-    if (oh_comm_state(comm) == OH_COMM_ATTACHING && !comm->attach.declined) {
-        oh_segment_vote_no(&comm->segment, reason);
-    }
+    oh_segment_vote_no(&comm->segment, reason);
 }
 
 /* The ranks whose program has made no call yet, as a list. */

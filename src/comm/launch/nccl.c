@@ -110,7 +110,7 @@ static void note_ordered(struct oh_comm *comm)
 {
     OH_LOCK(&comm->attach.mutex);
     atomic_store(&comm->attach.ordered, true);
-    if (!oh_comm_is_settled(comm) && !comm->attach.declined) {
+    if (!oh_comm_is_settled(comm) && !oh_comm_has_declined(comm)) {
         atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     }
 }
