@@ -54,7 +54,6 @@ struct oh_attach {
     struct oh_segment parent_segment; /* of one that grows, in a rank of the parent: holds the key, and votes no */
     uint32_t parent_ranks;            /* the ranks of the parent */
     int cuda_device;
-    bool ordering;                /* calls that NCCL serves are ordered with ours: there are events for it */
     bool unordered;               /* NCCL got work of this communicator before that */
     bool voted;                   /* this rank has voted yes; what serving needs is ready */
     atomic_bool used;             /* NCCL got a call of it */
@@ -77,12 +76,10 @@ struct oh_attach {
 /* A set-up under way, from a rank's first call to the decision (attach/agreement.c): the background thread's. */
 struct oh_agreement {
     struct oh_job job;
-    unsigned step;   /* number of the steps taken */
-    bool alive;      /* has not given up */
-    uint32_t opened; /* ranks whose memory is open, by bit */
+    unsigned step; /* number of the steps taken */
+    bool alive;    /* has not given up */
     struct oh_topo_gpu gpu;
     uint64_t start_ns;
-    uint64_t spent_ns; /* up to the vote */
 };
 
 /* What is the same in every served call, and the calls as other ranks see them. */

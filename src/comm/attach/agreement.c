@@ -22,6 +22,7 @@
 #include "util/bgthread.h"
 #include "util/log.h"
 #include "util/nccl_conf.h"
+#include "util/scope.h"
 
 /* From this compute capability on NCCL has fp8 (src/enqueue.cc:2557 of 2.28.9), and so have the kernels. */
 #define FP8_COMPUTE_MAJOR 9
@@ -153,7 +154,6 @@ static bool publish(struct oh_comm *comm)
         return decline(comm, "the settings leave no message to serve");
     }
     comm->staging.peer[comm->id.rank].base = comm->staging.base;
-    comm->agreement.opened = 1U << comm->id.rank;
     atomic_store(&info->ready, 1);
     return true;
 }
@@ -204,18 +204,18 @@ static bool open_peer(struct oh_comm *comm, uint32_t rank)
 /* Opens the peers whose info is ready. True when all are open. */
 static bool open_peers(struct oh_comm *comm)
 {
+    bool all_open = true;
     for (uint32_t r = 0; r < comm->id.nranks && comm->agreement.alive; r++) {
         if (oh_segment_decision(&comm->segment) == OH_DECISION_OFF) {
             return false; /* nothing may be opened then */
         }
-        const uint32_t bit = 1U << r;
-        if (!(comm->agreement.opened & bit) && atomic_load(&comm->segment.shared->peer_info[r].ready) &&
+        if (!comm->staging.peer[r].base && atomic_load(&comm->segment.shared->peer_info[r].ready) &&
             open_peer(comm, r)) {
-            comm->agreement.opened |= bit;
             note_step(comm);
         }
+        all_open &= comm->staging.peer[r].base != 0;
     }
-    return comm->agreement.opened == (1U << comm->id.nranks) - 1;
+    return all_open;
 }
 
 /* Publishes how large grids may be here; attach.c takes the least of all ranks. */
@@ -314,7 +314,8 @@ static bool prepare(struct oh_comm *comm)
         return decline(comm, "the staging memory cannot be cleared on GPU %s", comm->agreement.gpu.bus_id);
     }
     fill_arguments(comm);
-    comm->agreement.spent_ns = oh_now_ns() - comm->agreement.start_ns;
+    OH_LOCK(&comm->attach.mutex);
+    comm->attach.ms += (double)(oh_now_ns() - comm->agreement.start_ns) / 1e6;
     return true;
 }
 
@@ -329,7 +330,6 @@ static bool vote(struct oh_comm *comm)
     }
     atomic_store(&comm->segment.shared->peer_info[comm->id.rank].withheld, OH_WITHHELD_NOT);
     pthread_mutex_lock(&comm->attach.mutex);
-    comm->attach.ms += (double)comm->agreement.spent_ns / 1e6;
     comm->attach.voted = true;
     pthread_mutex_unlock(&comm->attach.mutex);
     oh_segment_vote_yes(&comm->segment, comm->id.nranks);
@@ -365,21 +365,22 @@ static void relay_refusal(struct oh_comm *comm)
     }
 }
 
-bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p)
+enum oh_step oh_agreement_advance(struct oh_comm *comm)
 {
+    enum oh_step result = OH_STEP_WAITS;
     relay_refusal(comm);
     while (!is_decided(comm)) {
         if (comm->agreement.step < STEP_COUNT && steps[comm->agreement.step](comm)) {
             comm->agreement.step++;
             note_step(comm);
-            *moved_p = true;
+            result = OH_STEP_MOVED;
         } else if (oh_segment_has_dead_rank(&comm->segment, comm->id.rank, comm->id.nranks)) {
             oh_segment_vote_no(&comm->segment, "a rank's process has ended");
         } else if (comm->agreement.alive) {
-            return false;
+            return result;
         }
     }
-    return true;
+    return OH_STEP_DONE;
 }
 
 /* --- begin and end ------------------------------------------------------------------------------------------------ */

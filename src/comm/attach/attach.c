@@ -279,7 +279,6 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     }
     oh_agreement_begin(comm, stream);
     oh_comm_enter(comm, OH_COMM_ATTACHING);
-    attach->ordering = comm->agreement.alive;
     attach->patient = true;
     attach->first_call = true;
     attach->steps = oh_agreement_steps(comm); /* so that a first look is no step: a group looks late */
@@ -435,9 +434,9 @@ bool oh_attach_leave(struct oh_comm *comm)
 static enum oh_step advance(struct oh_job *job)
 {
     struct oh_comm *comm = OH_JOB_OWNER(job, struct oh_comm, agreement.job);
-    bool moved = false;
-    if (!oh_agreement_advance(comm, &moved)) {
-        return moved ? OH_STEP_MOVED : OH_STEP_WAITS;
+    const enum oh_step step = oh_agreement_advance(comm);
+    if (step != OH_STEP_DONE) {
+        return step;
     }
     oh_agreement_end(comm);
     pthread_mutex_lock(&worker.mutex);

@@ -155,8 +155,8 @@ uint32_t oh_agreement_collectives(void);
 /* Another number after each step of a set-up in this process, or of this communicator's on any rank. */
 uint32_t oh_agreement_steps(const struct oh_comm *comm);
 
-/* Takes the steps that do not wait; true: all ranks have decided. Sets *moved_p if it has taken a step. */
-bool oh_agreement_advance(struct oh_comm *comm, bool *moved_p);
+/* Takes the steps that do not wait. OH_STEP_DONE: all ranks have decided. */
+enum oh_step oh_agreement_advance(struct oh_comm *comm);
 
 /* Ends a set-up after the decision, which takes effect at the next call. */
 void oh_agreement_end(struct oh_comm *comm);

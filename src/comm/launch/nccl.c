@@ -199,7 +199,7 @@ ncclResult_t oh_comm_capture(struct oh_comm *comm, CUstream stream, cuuint64_t *
 bool oh_comm_is_ordered(const struct oh_comm *comm)
 {
     const enum oh_comm_state state = oh_comm_state(comm);
-    return state < OH_COMM_SERVED ? comm->attach.ordering : state == OH_COMM_SERVED;
+    return state < OH_COMM_SERVED ? comm->order.event[OH_EVENTS - 1] != NULL : state == OH_COMM_SERVED;
 }
 
 void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_ranks, struct oh_nccl_call *call_p)

@@ -101,7 +101,7 @@ bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
     snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
              oh_driver_error_name(result));
     OH_LOCK(&comm->attach.mutex);
-    if (oh_comm_is_settled(comm) || comm->attach.declined) {
+    if (oh_comm_is_settled(comm) || oh_comm_has_declined(comm)) {
         return !oh_comm_has_agreed(comm); /* another rank, or the program, was faster */
     }
     oh_segment_vote_no(&comm->segment, reason);
