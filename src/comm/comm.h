@@ -172,7 +172,7 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm);
 void oh_comm_abort(struct oh_comm *comm);
 
 /* Returns whether the program has neither finalized, revoked nor aborted the communicator on this rank. Any thread. */
-bool oh_comm_is_in_use(struct oh_comm *comm);
+bool oh_comm_is_in_use(const struct oh_comm *comm);
 
 /* NCCL has revoked the communicator, and refuses calls itself from now on: an earlier failure counts no more. */
 void oh_comm_revoked(struct oh_comm *comm);

@@ -69,7 +69,6 @@ struct oh_attach {
     char reason[OH_REASON_BYTES]; /* why it falls back; empty: it does not */
     double ms;                    /* that onehop's part of creation and set-up has taken */
     bool in_background;           /* these three are guarded by the mutex of attach.c's thread */
-    bool left;                    /* it has left the registry: no set-up begins any more */
     bool retired;                 /* retired during the set-up, which will release it */
 };
 
@@ -148,14 +147,21 @@ struct oh_watch {
     bool trapped;                       /* kernels have been told to trap */
 };
 
+/* How the program has ended the communicator on this rank: the largest value counts. A suspended one has none. */
+enum oh_end {
+    OH_END_NONE,
+    OH_END_EXITED,    /* the process is in exit(), where destructors may still use the communicator */
+    OH_END_FINALIZED, /* kernels may still run */
+    OH_END_DESTROYED,
+    OH_END_ABORTED /* or revoked, or shrunk with the abort flag: NCCL may have freed its communicator */
+};
+
 /* Failures (watch/watch.h). */
 struct oh_health {
     atomic_int failure;        /* the error that calls now return; ncclSuccess: none */
     atomic_uint departed_peer; /* in FAILING: the rank */
     bool held;                 /* kernels that begin send nothing any more (oh_comm_refuse_call) */
-    atomic_bool aborted;       /* by the program: NCCL may have freed its communicator */
-    atomic_bool finalized;     /* by the program: kernels may still run */
-    atomic_bool destroyed;     /* by the program */
+    atomic_uint end;           /* enum oh_end; changed by oh_comm_leave and at exit() */
     struct oh_watch watch;
 };
 
@@ -275,7 +281,7 @@ static inline unsigned oh_comm_children_begun(const struct oh_comm *comm)
 /* The program has aborted the communicator: NCCL may have freed its own. */
 static inline bool oh_comm_is_aborted(const struct oh_comm *comm)
 {
-    return atomic_load(&comm->health.aborted);
+    return atomic_load(&comm->health.end) == OH_END_ABORTED;
 }
 
 /* The error with which the communicator has failed; ncclSuccess: none. A departed peer alone is no failure. */

@@ -283,7 +283,8 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     attach->first_call = true;
     attach->steps = oh_agreement_steps(comm); /* so that a first look is no step: a group looks late */
     pthread_mutex_lock(&worker.mutex);
-    const bool left = attach->left, works = !left && oh_bgthread_start(&worker);
+    const bool left = atomic_load(&comm->health.end) >= OH_END_DESTROYED; /* before oh_attach_leave gets the mutex */
+    const bool works = !left && oh_bgthread_start(&worker);
     if (works) {
         attach->in_background = true;
         oh_bgthread_add(&worker, &comm->agreement.job);
@@ -421,7 +422,6 @@ bool oh_attach_leave(struct oh_comm *comm)
 {
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     OH_LOCK(&worker.mutex);
-    comm->attach.left = true;
     bool works = comm->attach.in_background && oh_bgthread_start(&worker);
     while (works && worker.running && comm->attach.in_background && oh_bgthread_await(&worker, until_ns)) {
     }

@@ -178,7 +178,7 @@ void oh_comm_detach(struct oh_comm *comm);
 void oh_comm_pass_calls(struct oh_comm *comm, const char *reason);
 
 /* The program ends the communicator: passes later calls to NCCL, and no peer waits for this rank from now on. */
-void oh_comm_leave(struct oh_comm *comm);
+void oh_comm_leave(struct oh_comm *comm, enum oh_end end);
 
 /*
  * Logs results that differ (ONEHOP_VERIFY), and prints the statistics, once. Returns as oh_difference_log does. Called

@@ -16,14 +16,27 @@
 
 void oh_comm_abort(struct oh_comm *comm)
 {
-    atomic_store(&comm->health.aborted, true);
-    oh_rank_state_publish(comm, OH_RANK_ABORTED);
-    oh_comm_leave(comm);
+    oh_comm_leave(comm, OH_END_ABORTED);
     OH_LOCK(&comm->attach.mutex);
     /* Also if it had ended before: its kernels may still wait. Before the cutover none was launched. */
     if (oh_comm_has_agreed(comm) && comm->staging.control) {
         oh_kernels_abort(comm);
     }
+}
+
+/* Notes an end, for this rank's threads and for the other ranks. */
+static void note_end(struct oh_comm *comm, enum oh_end end)
+{
+    static const enum oh_rank_state rank_states[] = {
+        [OH_END_EXITED] = OH_RANK_EXITED,
+        [OH_END_FINALIZED] = OH_RANK_ENDED,
+        [OH_END_DESTROYED] = OH_RANK_ENDED,
+        [OH_END_ABORTED] = OH_RANK_ABORTED,
+    };
+    unsigned before = atomic_load(&comm->health.end);
+    while (before < end && !atomic_compare_exchange_weak(&comm->health.end, &before, end)) {
+    }
+    oh_rank_state_publish(comm, rank_states[end]);
 }
 
 static void enter_ended(struct oh_comm *comm)
@@ -42,10 +55,10 @@ void oh_comm_pass_calls(struct oh_comm *comm, const char *reason)
     enter_ended(comm);
 }
 
-void oh_comm_leave(struct oh_comm *comm)
+void oh_comm_leave(struct oh_comm *comm, enum oh_end end)
 {
+    note_end(comm, end); /* first: a call that waits for the ranks goes on when the set-up is cancelled, and reads it */
     oh_attach_cancel(comm, "it was ended before its ranks had agreed");
-    oh_rank_state_publish(comm, OH_RANK_ENDED);
     enter_ended(comm);
 }
 
@@ -89,20 +102,19 @@ void oh_comm_retire(struct oh_comm *comm, bool reports)
     if (reports) {
         oh_comm_report_end(comm);
     }
-    oh_comm_leave(comm);
+    oh_comm_leave(comm, OH_END_DESTROYED);
     oh_comm_ops_forget(comm);
     cancel_creations(comm);
     if (oh_attach_leave(comm)) {
         return; /* the set-up under way releases it */
     }
-    atomic_store(&comm->health.destroyed, true);
     oh_comm_free(comm); /* the caller reclaims when NCCL's part is done */
 }
 
 static void abandon(struct oh_comm *comm, void *unused)
 {
     (void)unused;
-    oh_rank_state_publish(comm, OH_RANK_EXITED);
+    note_end(comm, OH_END_EXITED);
     if (oh_comm_is_settled(comm)) {
         return;
     }

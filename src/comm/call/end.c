@@ -27,7 +27,7 @@ static bool may_await_kernels(const struct oh_comm *comm)
     case OH_COMM_FAILING:
         return true;
     case OH_COMM_ENDED:
-        return !atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm) && oh_comm_error(comm) == ncclSuccess;
+        return atomic_load(&comm->health.end) < OH_END_FINALIZED && oh_comm_error(comm) == ncclSuccess;
     default:
         return false;
     }
@@ -88,8 +88,7 @@ ncclResult_t oh_comm_await(struct oh_comm *comm)
 static ncclResult_t finalize(struct oh_comm *comm)
 {
     const ncclResult_t differs = oh_difference_log(comm);
-    atomic_store(&comm->health.finalized, true);
-    oh_comm_leave(comm);
+    oh_comm_leave(comm, OH_END_FINALIZED);
     return differs != ncclSuccess ? differs : failure_of_kernels(comm);
 }
 
@@ -150,7 +149,7 @@ static ncclResult_t state_of_finalized(const struct oh_comm *comm)
 
 static ncclResult_t state_for_program(struct oh_comm *comm, ncclResult_t state)
 {
-    if (state == ncclSuccess && atomic_load(&comm->health.finalized) && !oh_comm_is_aborted(comm)) {
+    if (state == ncclSuccess && atomic_load(&comm->health.end) == OH_END_FINALIZED) {
         return state_of_finalized(comm);
     }
     const bool is_told = state == ncclSuccess || state == ncclInProgress;

@@ -119,10 +119,9 @@ void oh_rank_state_publish(struct oh_comm *comm, enum oh_rank_state rank_state)
     }
 }
 
-bool oh_comm_is_in_use(struct oh_comm *comm)
+bool oh_comm_is_in_use(const struct oh_comm *comm)
 {
-    OH_LOCK(&comm->attach.mutex); /* a communicator that falls back unmaps the segment */
-    return !own_progress(comm) || oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ACTIVE;
+    return atomic_load(&comm->health.end) == OH_END_NONE;
 }
 
 bool oh_comm_fail(struct oh_comm *comm, ncclResult_t error, uint32_t departed_rank)

@@ -182,7 +182,7 @@ static void fail_without(struct oh_comm *comm, uint32_t rank, char *line)
         APPEND(line, "comm %p rank %u of %u: a call waits, after the departure of ", OH_COMM_VALUES(comm));
         append_rank(comm, rank, line);
         APPEND(line, "%s",
-               atomic_load(&comm->health.destroyed)
+               atomic_load(&comm->health.end) == OH_END_DESTROYED
                    ? ": the communicator is destroyed, its stream waits until the process ends"
                    : ": calls now return ncclRemoteError, the stream waits for ncclCommAbort");
     }
@@ -290,7 +290,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, struct message *m
 {
     char *const line = message->line;
     message->site = &failures;
-    if (oh_rank_state_get(comm, comm->id.rank) == OH_RANK_ABORTED) {
+    if (oh_comm_is_aborted(comm)) {
         return NEVER; /* no kernel of this rank waits */
     }
     if (atomic_load(&comm->health.failure) != ncclSuccess) {
