@@ -283,10 +283,11 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     attach->first_call = true;
     attach->steps = oh_agreement_steps(comm); /* so that a first look is no step: a group looks late */
     pthread_mutex_lock(&worker.mutex);
-    const bool left = atomic_load(&comm->health.end) >= OH_END_DESTROYED; /* before oh_attach_leave gets the mutex */
+    const bool left = atomic_load(&comm->health.end) >= OH_END_DESTROYED; /* before oh_attach_await gets the mutex */
     const bool works = !left && oh_bgthread_start(&worker);
     if (works) {
         attach->in_background = true;
+        oh_comm_retain(comm);
         oh_bgthread_add(&worker, &comm->agreement.job);
     }
     pthread_mutex_unlock(&worker.mutex);
@@ -418,15 +419,13 @@ void oh_attach_cancel(struct oh_comm *comm, const char *reason)
     }
 }
 
-bool oh_attach_leave(struct oh_comm *comm)
+void oh_attach_await(struct oh_comm *comm)
 {
     const uint64_t until_ns = oh_now_ns() + LEAVE_NS;
     OH_LOCK(&worker.mutex);
-    bool works = comm->attach.in_background && oh_bgthread_start(&worker);
+    const bool works = comm->attach.in_background && oh_bgthread_start(&worker);
     while (works && worker.running && comm->attach.in_background && oh_bgthread_await(&worker, until_ns)) {
     }
-    comm->attach.retired = comm->attach.in_background;
-    return comm->attach.retired;
 }
 
 /* --- the thread --------------------------------------------------------------------------------------------------- */
@@ -439,14 +438,9 @@ static enum oh_step advance(struct oh_job *job)
         return step;
     }
     oh_agreement_end(comm);
-    pthread_mutex_lock(&worker.mutex);
+    OH_LOCK(&worker.mutex);
     comm->attach.in_background = false;
-    bool retired = comm->attach.retired;
+    oh_comm_release(comm); /* it may be freed now */
     pthread_cond_broadcast(&worker.passed);
-    pthread_mutex_unlock(&worker.mutex);
-    if (retired) {
-        oh_comm_free(comm);
-        oh_comms_reclaim();
-    }
     return OH_STEP_DONE;
 }

@@ -138,8 +138,8 @@ void oh_attach_end_call(struct oh_call *call, bool is_executed);
 /* The communicator falls back for good, if its ranks have not agreed. Any thread. */
 void oh_attach_cancel(struct oh_comm *comm, const char *reason);
 
-/* The communicator has left the registry. True when a set-up is under way, which will free it. */
-bool oh_attach_leave(struct oh_comm *comm);
+/* The communicator ends. Waits for a set-up under way, 50 ms at most: so its memory is usually free soon. */
+void oh_attach_await(struct oh_comm *comm);
 
 /* --- agreement.c: a set-up under way; the background thread's once it has begun ----------------------------------- */
 

@@ -105,9 +105,7 @@ void oh_comm_retire(struct oh_comm *comm, bool reports)
     oh_comm_leave(comm, OH_END_DESTROYED);
     oh_comm_ops_forget(comm);
     cancel_creations(comm);
-    if (oh_attach_leave(comm)) {
-        return; /* the set-up under way releases it */
-    }
+    oh_attach_await(comm);
     oh_comm_free(comm); /* the caller reclaims when NCCL's part is done */
 }
 

@@ -108,6 +108,7 @@ static void abandon_memory(struct oh_comm *comm)
 static void free_comm(struct oh_comm *comm)
 {
     oh_comm_shrinks_free(comm);
+    oh_segment_discard(&comm->attach.parent_segment);
     oh_segment_discard(&comm->segment);
     free(comm);
 }
@@ -157,7 +158,6 @@ static struct oh_comm *split_off_staging(struct oh_comm *comm)
         remains->segment = comm->segment;
         oh_staging_move(&comm->staging, &remains->staging);
         comm->segment.shared = NULL;
-        atomic_store(&comm->segment.file, 0);
     }
     return remains;
 }
@@ -175,7 +175,6 @@ void oh_comm_detach(struct oh_comm *comm)
 
 void oh_comm_free(struct oh_comm *comm)
 {
-    oh_segment_discard(&comm->attach.parent_segment);
     oh_segment_unlink(&comm->segment); /* of a grown communicator without a call: the process may end before the rest */
     if (comm->staging.context.handle || is_used(comm)) {
         add_to_retired(comm);
