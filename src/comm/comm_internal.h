@@ -143,7 +143,6 @@ struct oh_watch {
     bool waits_in_nccl;                 /* what it has said last */
     unsigned answered;                  /* so many of NCCL's allreduces are known to be complete */
     uint64_t failed_ns;                 /* when the communicator was first seen to have failed; 0: it has not */
-    bool trapped;                       /* kernels have been told to trap */
 };
 
 /* How the program has ended the communicator on this rank: the largest value counts. A suspended one has none. */

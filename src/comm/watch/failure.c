@@ -159,12 +159,12 @@ void oh_kernels_abort(struct oh_comm *comm)
     __atomic_store_n(&comm->staging.control->abort_flag, OH_ABORT_LEAVE, __ATOMIC_RELEASE);
 }
 
-void oh_kernels_trap(struct oh_comm *comm)
+bool oh_kernels_trap(struct oh_comm *comm)
 {
     uint32_t none = OH_ABORT_NONE;
     /* release: as in oh_kernels_abort() */
-    __atomic_compare_exchange_n(&comm->staging.control->abort_flag, &none, OH_ABORT_TRAP, false, __ATOMIC_RELEASE,
-                                __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(&comm->staging.control->abort_flag, &none, OH_ABORT_TRAP, false,
+                                       __ATOMIC_RELEASE, __ATOMIC_RELAXED);
 }
 
 struct oh_failure oh_failure_read(const struct oh_comm *comm)

@@ -268,21 +268,15 @@ static void check_clock(struct oh_comm *comm, uint64_t waited_ns, struct message
     }
 }
 
-/* After a failure, ONEHOP_TRAP_AFTER has a kernel that waits end the context. Returns the time until the next check. */
-static uint64_t check_failed(struct oh_comm *comm, uint64_t now, char *line)
+/* After a failure, ONEHOP_TRAP_AFTER has a kernel that waits end the context. */
+static void check_failed(struct oh_comm *comm, uint64_t now, char *line)
 {
     struct oh_watch *watch = &comm->health.watch;
     watch->failed_ns = watch->failed_ns ? watch->failed_ns : now;
-    if (trap_ns == 0 || watch->trapped) {
-        return NEVER;
-    }
-    if (check_wait(comm, now) > 0 && now - watch->failed_ns >= trap_ns) {
-        watch->trapped = true;
-        oh_kernels_trap(comm);
+    if (trap_ns > 0 && check_wait(comm, now) > 0 && now - watch->failed_ns >= trap_ns && oh_kernels_trap(comm)) {
         APPEND(line, "comm %p rank %u of %u: ONEHOP_TRAP_AFTER is over: the kernel that waits ends in a trap",
                OH_COMM_VALUES(comm));
     }
-    return TICK_NS;
 }
 
 /* Writes a message, if there is one. Returns the time until the next check. */
@@ -294,7 +288,8 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, struct message *m
         return NEVER; /* no kernel of this rank waits */
     }
     if (atomic_load(&comm->health.failure) != ncclSuccess) {
-        return check_failed(comm, now, line);
+        check_failed(comm, now, line);
+        return NEVER;
     }
     const uint64_t waited_ns = check_wait(comm, now);
     const uint64_t tick = check_departures(comm, waited_ns, now, line);

@@ -78,8 +78,8 @@ ncclResult_t oh_comm_refuse_call(struct oh_comm *comm, bool needs_departed);
 /* Makes kernels that wait return without a result: the program has ended the communicator. Any thread. */
 void oh_kernels_abort(struct oh_comm *comm);
 
-/* Makes kernels that wait trap, if they are not released. Any thread. */
-void oh_kernels_trap(struct oh_comm *comm);
+/* Makes kernels that wait trap. Returns false if they were released, or made to trap, before. Any thread. */
+bool oh_kernels_trap(struct oh_comm *comm);
 
 /*
  * Publishes that this rank makes `calls` more calls, of which the last has `count` elements; returns its number.
