@@ -110,9 +110,8 @@ void *oh_initial_comm_add_creation(const struct oh_nccl *nccl, uint64_t id, int 
                                    const struct oh_comm_config *config);
 struct oh_comm *oh_initial_comm_add_end(const void *context);
 
-/* A creator that passes the hooks begins, or has succeeded. */
+/* A creator that passes the hooks begins. */
 void oh_initial_comm_creation_begin(void);
-void oh_initial_comm_creation_end(const struct oh_nccl *nccl);
 
 /* True until the communicator is registered or given up. Load it (acquire) before a search for a handle. */
 extern atomic_bool oh_initial_comm_expected __attribute__((visibility("hidden")));
@@ -122,10 +121,6 @@ extern atomic_bool oh_initial_comm_expected __attribute__((visibility("hidden"))
  * unknown. is_counted: all ranks count the call: then an unknown communicator is given up. Keeps errno.
  */
 struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_counted);
-
-/* A communicator ends, this one or another; the process ends. */
-void oh_initial_comm_forget(const struct oh_comm *comm);
-void oh_initial_comm_end_process(void);
 
 /* --- state and ops ------------------------------------------------------------------------------------------------ */
 

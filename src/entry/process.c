@@ -82,7 +82,6 @@ __attribute__((destructor)) static void leave_at_exit(void)
     OH_BOUND_LOCKS();
     if (!is_child()) {
         end_hooks();
-        oh_initial_comm_end_process();
         if (!oh_hooks_acts_last()) {
             print_last();
         }

@@ -80,6 +80,15 @@ void oh_creations_query(struct oh_comm *comm);
  */
 bool oh_creation_is_in_progress(const struct oh_nccl *library, const struct oh_comm *comm);
 
+/* --- initial.c ---------------------------------------------------------------------------------------------------- */
+
+/* A creator that passes the hooks has succeeded. */
+void oh_initial_comm_creation_end(const struct oh_nccl *nccl);
+
+/* A communicator ends, the initial one or another; the process ends. */
+void oh_initial_comm_forget(const struct oh_comm *comm);
+void oh_initial_comm_end_process(void);
+
 /* --- attach.c: calls of a communicator that is not settled, in this order ----------------------------------------- */
 
 /* NCCL has got work of any kind on the communicator, which no event of onehop's is after. */

@@ -127,6 +127,7 @@ static void abandon(struct oh_comm *comm, void *unused)
 
 void oh_comms_end_process(void)
 {
+    oh_initial_comm_end_process();
     oh_bgthread_refuse();
     oh_registry_visit(abandon, NULL);
 }
