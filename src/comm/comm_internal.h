@@ -68,7 +68,7 @@ struct oh_attach {
     uint64_t cutover_call;        /* the number of the first call that is served; 0: not known yet */
     char reason[OH_REASON_BYTES]; /* why it falls back; empty: it does not */
     double ms;                    /* that onehop's part of creation and set-up has taken */
-    bool in_background;           /* its set-up is, and uses it; guarded by the mutex of attach.c's thread */
+    bool in_background;           /* its set-up is, and uses it; guarded by the mutex of setup.c's thread */
 };
 
 /* A set-up under way, from a rank's first call to the decision (attach/agreement.c): the background thread's. */

@@ -106,16 +106,6 @@ void oh_attach_note_call(const struct oh_call *call);
  */
 bool oh_attach_wants(const struct oh_call *call);
 
-/* Begins the set-up if no earlier call has. `stream`: of the call, whose context becomes the communicator's. */
-void oh_attach_begin(struct oh_comm *comm, CUstream stream);
-
-/*
- * Waits until the ranks of the communicator have decided: up to 2 s after `start_ns`, when a call began to wait, or a
- * group with calls of several communicators, longer while set-ups make steps; no more after one failed wait. The thread
- * holds back its calls of all of them meanwhile.
- */
-void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
-
 /*
  * invariant.c: part of oh_attach_wait for a communicator that is invariant. Waits until the ranks have decided, as long
  * as NCCL would if it waits here, else 10 s.
@@ -146,6 +136,18 @@ void oh_attach_end_call(struct oh_call *call, bool is_executed);
 
 /* The communicator falls back for good, if its ranks have not agreed. Any thread. */
 void oh_attach_cancel(struct oh_comm *comm, const char *reason);
+
+/* --- setup.c ------------------------------------------------------------------------------------------------------ */
+
+/* Begins the set-up if no earlier call has. `stream`: of the call, whose context becomes the communicator's. */
+void oh_attach_begin(struct oh_comm *comm, CUstream stream);
+
+/*
+ * Waits until the ranks of the communicator have decided: up to 2 s after `start_ns`, when a call began to wait, or a
+ * group with calls of several communicators, longer while set-ups make steps; no more after one failed wait. The thread
+ * holds back its calls of all of them meanwhile.
+ */
+void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
 
 /* The communicator ends. Waits for a set-up under way, 50 ms at most: so its memory is usually free soon. */
 void oh_attach_await(struct oh_comm *comm);
