@@ -2,14 +2,12 @@
 /*
  * state.c - the states of a communicator, and counts
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws, counts the uses of a communicator
- *    and this rank's calls of ncclCommShrink on it, and how deep a thread is in NCCL.
- * Threads: any; the shrinks: the one that uses the communicator.
- * Owns: the list of shrinks.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, counts the uses of a communicator,
+ *    and how deep a thread is in NCCL.
+ * Threads: any.
+ * Owns: nothing.
  */
 #include "comm/comm_internal.h"
-
-#include <stdlib.h>
 
 __thread int oh_nccl_depth;
 
@@ -47,32 +45,4 @@ void oh_comm_release(struct oh_comm *comm)
 {
     /* release: the work is done before the count. Pairs with the acquire load in reclaim.c, which frees at zero. */
     atomic_fetch_sub_explicit(&comm->reclaim.users, 1, memory_order_release);
-}
-
-struct oh_shrinks {
-    struct oh_key of; /* the ranks that are excluded */
-    uint64_t count;
-    struct oh_shrinks *next;
-};
-
-uint64_t *oh_comm_shrinks(struct oh_comm *comm, const int *excluded, int count)
-{
-    const struct oh_key of = oh_key_of_shrink(&comm->id.key, 0, excluded, count);
-    struct oh_shrinks *shrinks = comm->id.shrinks;
-    while (shrinks && oh_key_compare(&shrinks->of, &of) != 0) {
-        shrinks = shrinks->next;
-    }
-    if (!shrinks && (shrinks = malloc(sizeof *shrinks))) {
-        *shrinks = (struct oh_shrinks){.of = of, .next = comm->id.shrinks};
-        comm->id.shrinks = shrinks;
-    }
-    return shrinks ? &shrinks->count : NULL;
-}
-
-void oh_comm_shrinks_free(struct oh_comm *comm)
-{
-    for (struct oh_shrinks *shrinks = comm->id.shrinks, *next; shrinks; shrinks = next) {
-        next = shrinks->next;
-        free(shrinks);
-    }
 }

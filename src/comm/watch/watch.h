@@ -8,7 +8,7 @@
  *    nothing. Fail-stop: a failure ends no kernel. A kernel that waits goes on, so that its stream never completes with
  *    a wrong result, until the program aborts, revokes, shrinks with the abort flag, or destroys
  *    (oh_kernels_abort).
- *    difference.c reports results that differ from NCCL's.
+ *    check.c compares the calls of the ranks, difference.c reports results that differ from NCCL's.
  *    monitor.c polls, every 80 ms and when a peer's process ends, the words that kernels and ranks store in host
  *    memory. A peer has departed when it sends nothing more: its process has ended, it has aborted the communicator, or
  *    it has destroyed it and closed its peers' memory. Then the communicator fails if a call of this rank waits, in a
@@ -106,6 +106,8 @@ struct oh_last_call {
 
 /* False: the rank is changing it, or ended meanwhile; then the number alone is valid. */
 bool oh_read_last_call(const struct oh_progress *progress, struct oh_last_call *call_p);
+
+/* --- check.c ------------------------------------------------------------------------------------------------------ */
 
 /*
  * ONEHOP_CHECK_CALLS=1: compares a call that is executed with the calls of the other ranks that have its number.
