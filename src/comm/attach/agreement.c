@@ -231,7 +231,6 @@ static bool publish_room(struct oh_comm *comm, struct oh_plan_room room)
     return true;
 }
 
-/* Loads the kernels, whose room becomes *room_p. */
 static CUresult load_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
 {
     const struct oh_staging *staging = &comm->staging;
@@ -239,6 +238,23 @@ static CUresult load_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
     OH_TRY(oh_kernel_set_get(staging->device, comm->id.nranks, &comm->serve.kernels));
     OH_TRY(comm->verify.interval > 0 ? oh_kernels_get_verify(&comm->verify.kernels) : CUDA_SUCCESS);
     return oh_room_query(staging->device, &staging->context, comm->serve.kernels, &comm->serve.table, room_p);
+}
+
+/* Loads the kernels, whose room becomes *room_p. Returns false if this rank has declined. */
+static bool prepare_kernels(struct oh_comm *comm, struct oh_plan_room *room_p)
+{
+    const struct oh_topo_gpu *gpu = &comm->agreement.gpu;
+    if (load_kernels(comm, room_p) == CUDA_SUCCESS) {
+        return true;
+    }
+    if (comm->serve.kernels) {
+        return decline(comm, "the occupancy of the kernels is unknown on GPU %s", gpu->bus_id);
+    }
+    if (oh_architectures_include(oh_architectures, gpu->compute_major, gpu->compute_minor)) {
+        return decline(comm, "the kernels cannot be made ready on GPU %s", gpu->bus_id);
+    }
+    return decline(comm, "this build has no kernels for GPU %s, of compute capability %d.%d (it has: %s)", gpu->bus_id,
+                   gpu->compute_major, gpu->compute_minor, oh_architectures[0] ? oh_architectures : "none");
 }
 
 /* All ranks verify the same calls, or none. */
@@ -273,12 +289,10 @@ static void fill_arguments(struct oh_comm *comm)
     args->nranks = comm->id.nranks;
 }
 
-/* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
-static bool prepare(struct oh_comm *comm)
+/* Takes rank 0's table, and what all ranks have published. Returns false if this rank has declined. */
+static bool take_settings(struct oh_comm *comm)
 {
     const struct oh_shared *shared = comm->segment.shared;
-    struct oh_plan_room room;
-
     comm->serve.table = shared->table;
     for (uint32_t r = 0; r < comm->id.nranks; r++) { /* all have published their peer info: the same for all */
         comm->serve.check |= shared->peer_info[r].check != 0;
@@ -290,27 +304,24 @@ static bool prepare(struct oh_comm *comm)
     if (comm->serve.table.fp8 && comm->agreement.gpu.compute_major < FP8_COMPUTE_MAJOR) {
         return decline(comm, "GPU %s is of another generation than that of rank 0", comm->agreement.gpu.bus_id);
     }
+    return true;
+}
+
+/* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
+static bool prepare(struct oh_comm *comm)
+{
+    struct oh_plan_room room;
+    if (!take_settings(comm)) {
+        return false;
+    }
     if (!oh_monitor_start()) {
         return decline(comm, "%s", oh_bgthread_refusal());
     }
-    if (load_kernels(comm, &room) != CUDA_SUCCESS) {
-        const struct oh_topo_gpu *gpu = &comm->agreement.gpu;
-        if (!comm->serve.kernels &&
-            !oh_architectures_include(oh_architectures, gpu->compute_major, gpu->compute_minor)) {
-            return decline(comm, "this build has no kernels for GPU %s, of compute capability %d.%d (it has: %s)",
-                           gpu->bus_id, gpu->compute_major, gpu->compute_minor,
-                           oh_architectures[0] ? oh_architectures : "none");
-        }
-        return decline(comm, "%s on GPU %s",
-                       comm->serve.kernels ? "the occupancy of the kernels is unknown"
-                                           : "the kernels cannot be made ready",
-                       comm->agreement.gpu.bus_id);
-    }
-    if (!publish_room(comm, room)) {
+    if (!prepare_kernels(comm, &room) || !publish_room(comm, room)) {
         return false;
     }
     comm->serve.early_blocks = oh_env_flag(OH_ENV_LAUNCH_ORDER, true) ? oh_edge_early_blocks(room.sms) : 0;
-    if (oh_staging_finish(&comm->staging, shared->init_epoch) != CUDA_SUCCESS) {
+    if (oh_staging_finish(&comm->staging, comm->segment.shared->init_epoch) != CUDA_SUCCESS) {
         return decline(comm, "the staging memory cannot be cleared on GPU %s", comm->agreement.gpu.bus_id);
     }
     fill_arguments(comm);
