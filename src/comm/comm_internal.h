@@ -191,12 +191,6 @@ _Static_assert(offsetof(struct oh_comm, id) == 0, "oh_comm_id");
 /* For "comm %p rank %u of %u" or "comm %p rank %u nranks %u", with which messages begin. */
 #define OH_COMM_VALUES(comm_) (void *)(comm_)->id.nccl, (comm_)->id.rank, (comm_)->id.nranks
 
-/* All ranks have voted yes, and the number of the first call that onehop serves is known. */
-static inline bool oh_comm_has_agreed(const struct oh_comm *comm)
-{
-    return comm->attach.cutover_call != 0;
-}
-
 /* Calls that onehop may serve have a number, equal on all ranks. An empty call has none: NCCL does nothing for it. */
 static inline bool oh_call_is_counted(const struct oh_call *call)
 {
@@ -242,6 +236,16 @@ static inline struct oh_counters *oh_comm_counters(struct oh_comm *comm)
 }
 
 /* --- questions about the state: one atomic load each, any thread -------------------------------------------------- */
+
+/*
+ * All ranks have voted yes: what serving needs is ready, and lives as long as the communicator; the number of the first
+ * call that onehop serves is known.
+ */
+static inline bool oh_comm_has_agreed(const struct oh_comm *comm)
+{
+    const enum oh_comm_state state = oh_comm_state(comm);
+    return state >= OH_COMM_CUTOVER && state != OH_COMM_FALLBACK;
+}
 
 /*
  * A rank has voted no, and the set-up has ended and given up the segment: the next call enters FALLBACK. With the mutex

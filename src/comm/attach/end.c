@@ -17,7 +17,6 @@
 void oh_comm_abort(struct oh_comm *comm)
 {
     oh_comm_leave(comm, OH_END_ABORTED);
-    OH_LOCK(&comm->attach.mutex);
     /* Also if it had ended before: its kernels may still wait. Before the cutover none was launched. */
     if (oh_comm_has_agreed(comm) && comm->staging.control) {
         oh_kernels_abort(comm);

@@ -53,13 +53,6 @@ static void format_value(uint32_t signature, uint64_t bits, char text_p[VALUE_TE
     }
 }
 
-/* Once the ranks have agreed, the control block lives as long as the communicator. */
-static bool is_verified(struct oh_comm *comm)
-{
-    OH_LOCK(&comm->attach.mutex);
-    return OH_IS_LOCKED() && oh_comm_has_agreed(comm) && comm->verify.interval > 0;
-}
-
 static void publish(struct oh_comm *comm)
 {
     OH_LOCK(&comm->attach.mutex);
@@ -71,7 +64,7 @@ bool oh_difference_report(struct oh_comm *comm, char *line_p, size_t size)
     struct oh_difference difference;
     char what[OH_SIGNATURE_TEXT], ours[VALUE_TEXT], theirs[VALUE_TEXT];
     unsigned reported = atomic_load(&comm->verify.reported);
-    if (!is_verified(comm)) {
+    if (!oh_comm_has_agreed(comm) || comm->verify.interval == 0) {
         return false;
     }
     const uint32_t calls = read_difference(comm->staging.control, &difference);
