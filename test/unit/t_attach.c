@@ -169,7 +169,7 @@ static void *run_rank(void *user)
     if (self->unborn) {
         pthread_join(watchdog, NULL);
     }
-    oh_comm_retire(comm, true);
+    oh_comm_retire(comm);
     return NULL;
 }
 
@@ -281,7 +281,7 @@ static void *cross(void *user)
         usleep(50);
     }
     for (int c = 0; c < COMMS; c++) {
-        oh_comm_retire(comms[c], true);
+        oh_comm_retire(comms[c]);
     }
     return NULL;
 }
@@ -338,7 +338,7 @@ static bool counts_poll(bool is_used)
     oh_attach_note_poll(comms[0]);
     const bool counts = atomic_load(&comms[0]->attach.polled);
     for (int r = 0; r < RANKS; r++) {
-        oh_comm_retire(comms[r], true);
+        oh_comm_retire(comms[r]);
     }
     return counts;
 }

@@ -197,10 +197,7 @@ void oh_comm_leave(struct oh_comm *comm, enum oh_end end);
  */
 ncclResult_t oh_comm_report_end(struct oh_comm *comm);
 
-/*
- * Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more.
- * reports: calls oh_comm_report_end; else the caller does, later.
- */
-void oh_comm_retire(struct oh_comm *comm, bool reports);
+/* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */
+void oh_comm_retire(struct oh_comm *comm);
 
 #endif

@@ -24,7 +24,8 @@ static bool register_comm(struct oh_comm *comm, ncclComm_t nccl)
 {
     struct oh_comm *stale;
     while ((stale = oh_comm_find(nccl))) {
-        oh_comm_retire(stale, true);
+        oh_comm_report_end(stale);
+        oh_comm_retire(stale);
     }
     return oh_creation_register(comm, nccl);
 }

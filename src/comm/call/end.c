@@ -98,28 +98,30 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
     return oh_nccl_is_rejected(res) ? ncclSuccess : finalize(comm);
 }
 
-static void forget(struct oh_comm *comm, bool reports)
+static void forget(struct oh_comm *comm)
 {
     oh_initial_comm_forget(comm);
     oh_group_forget(comm);
-    oh_comm_retire(comm, reports);
+    oh_comm_retire(comm);
 }
 
 void oh_comm_forget(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    forget(comm, true);
+    oh_comm_report_end(comm);
+    forget(comm);
 }
 
 ncclResult_t oh_comm_destroy(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
     await_end(comm); /* also if it is non-blocking: NCCL's call blocks then, too (2.28.9, src/group.cc: destroyFlag) */
-    const ncclResult_t differs = oh_difference_log(comm), failure = failure_of_kernels(comm);
+    const ncclResult_t differs = oh_group_is_open() ? oh_difference_log(comm) : oh_comm_report_end(comm);
+    const ncclResult_t failure = failure_of_kernels(comm);
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);
     }
-    forget(comm, !oh_group_is_open());
+    forget(comm);
     return failure != ncclSuccess ? failure : differs;
 }
 
