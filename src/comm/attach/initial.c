@@ -27,8 +27,7 @@ static _Atomic(const struct oh_nccl *) library; /* the copy of NCCL that creates
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
 static unsigned created;                                  /* communicators of `library` */
 static char first_context, other_context;
-static struct oh_comm *creation;
-static struct oh_comm *registered; /* until it ends */
+static struct oh_comm *initial; /* expected, then registered until it ends; else NULL */
 static int first_nranks, first_rank;
 static bool asked; /* for an unknown handle, maybe its */
 static pid_t owner;
@@ -49,12 +48,12 @@ static void await(uint64_t id, int nranks, int rank, const struct oh_comm_config
     ncclUniqueId name = {"onehop: first communicator"}; /* no id of NCCL's begins so */
     memcpy(name.internal + sizeof name - sizeof id, &id, sizeof id);
     const struct oh_key key = oh_key_of_ids(&name, 1);
-    creation = oh_creation_begin(&key, config, NULL, NULL, false);
+    initial = oh_creation_begin(&key, config, NULL, NULL, false);
     first_nranks = nranks;
     first_rank = rank;
     owner = getpid();
     /* release: pairs with the acquire load in oh_handle_find(). */
-    atomic_store_explicit(&oh_initial_comm_expected, creation != NULL, memory_order_release);
+    atomic_store_explicit(&oh_initial_comm_expected, initial != NULL, memory_order_release);
 }
 
 void *oh_initial_comm_add_creation(const struct oh_nccl *nccl, uint64_t id, int nranks, int rank,
@@ -76,7 +75,8 @@ void *oh_initial_comm_add_creation(const struct oh_nccl *nccl, uint64_t id, int 
 static void give_up(void)
 {
     if (atomic_exchange(&oh_initial_comm_expected, false) && owner == getpid()) {
-        oh_creation_cancel(creation);
+        oh_creation_cancel(initial);
+        initial = NULL;
     }
 }
 
@@ -87,9 +87,8 @@ struct oh_comm *oh_initial_comm_add_end(const void *context)
     }
     OH_KEEP_ERRNO();
     OH_LOCK(&mutex);
-    struct oh_comm *unseen = owner == getpid() ? registered : NULL;
     give_up();
-    return unseen;
+    return owner == getpid() ? initial : NULL;
 }
 
 /*
@@ -108,7 +107,7 @@ static bool is_first(const struct oh_nccl *nccl, ncclComm_t comm, int *cuda_devi
 
 static struct oh_comm *adopt(ncclComm_t nccl, int cuda_device)
 {
-    struct oh_comm *found = creation;
+    struct oh_comm *found = initial;
     found->id.library = atomic_load(&library);
     found->id.library->GetVersion(&found->id.nccl_version);
     OH_INFO("comm %p rank %d nranks %d: created before the hooks were in place, found again", (void *)nccl, first_rank,
@@ -120,7 +119,7 @@ static struct oh_comm *adopt(ncclComm_t nccl, int cuda_device)
     } else {
         found = NULL;
     }
-    registered = found;
+    initial = found;
     /* release: publishes the registration. Pairs with the acquire load in oh_handle_find(). */
     atomic_store_explicit(&oh_initial_comm_expected, false, memory_order_release);
     return found;
@@ -150,7 +149,7 @@ struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm
 void oh_initial_comm_forget(const struct oh_comm *comm)
 {
     OH_LOCK(&mutex);
-    registered = registered == comm ? NULL : registered;
+    initial = initial == comm ? NULL : initial;
 }
 
 void oh_initial_comm_end_process(void)
