@@ -31,13 +31,7 @@ static _Atomic uint32_t taken; /* steps of all set-ups of this process */
 
 /* --- the steps -------------------------------------------------------------------------------------------------- */
 
-void oh_agreement_decline(struct oh_comm *comm, const char *reason)
-{
-    comm->agreement.alive = false;
-    oh_segment_vote_no(&comm->segment, reason);
-}
-
-/* The same for a reason of this rank's. Returns false. */
+/* Votes no for a reason of this rank's, and gives up. Returns false. */
 __attribute__((format(printf, 2, 3))) static bool decline(struct oh_comm *comm, const char *format, ...)
 {
     char reason[OH_REASON_BYTES];
@@ -46,7 +40,8 @@ __attribute__((format(printf, 2, 3))) static bool decline(struct oh_comm *comm, 
     va_start(args, format);
     vsnprintf(reason + head, sizeof reason - (size_t)head, format, args);
     va_end(args);
-    oh_agreement_decline(comm, reason);
+    comm->agreement.alive = false;
+    oh_segment_vote_no(&comm->segment, reason);
     return false;
 }
 

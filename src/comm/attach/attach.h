@@ -107,18 +107,6 @@ void oh_attach_note_call(const struct oh_call *call);
 bool oh_attach_wants(const struct oh_call *call);
 
 /*
- * invariant.c: part of oh_attach_wait for a communicator that is invariant. Waits until the ranks have decided, as long
- * as NCCL would if it waits here, else 10 s.
- */
-void oh_invariant_wait(struct oh_comm *comm, uint64_t start_ns, bool nccl_waits);
-
-/*
- * Refuses a call of a communicator that is invariant and that NCCL still creates, as NCCL does. Returns ncclSuccess, or
- * ncclInvalidArgument (logged).
- */
-ncclResult_t oh_invariant_check(const struct oh_call *call);
-
-/*
  * Lets a decision of the ranks take effect at this call: FALLBACK, or the cutover. Counts the call if it has a number
  * (oh_call_is_counted). Returns true if the call is past the cutover, on every rank, as all later calls; false: NCCL
  * executes it, on every rank.
@@ -152,6 +140,20 @@ void oh_attach_wait(struct oh_comm *comm, uint64_t start_ns);
 /* The communicator ends. Waits for a set-up under way, 50 ms at most: so its memory is usually free soon. */
 void oh_attach_await(struct oh_comm *comm);
 
+/* --- invariant.c -------------------------------------------------------------------------------------------------- */
+
+/*
+ * Part of oh_attach_wait for a communicator that is invariant. Waits until the ranks have decided, as long
+ * as NCCL would if it waits here, else 10 s.
+ */
+void oh_invariant_wait(struct oh_comm *comm, uint64_t start_ns, bool nccl_waits);
+
+/*
+ * Refuses a call of a communicator that is invariant and that NCCL still creates, as NCCL does. Returns ncclSuccess, or
+ * ncclInvalidArgument (logged).
+ */
+ncclResult_t oh_invariant_check(const struct oh_call *call);
+
 /* --- agreement.c: a set-up under way; the background thread's once it has begun ----------------------------------- */
 
 /*
@@ -171,9 +173,6 @@ enum oh_step oh_agreement_advance(struct oh_comm *comm);
 
 /* Ends a set-up after the decision, which takes effect at the next call. */
 void oh_agreement_end(struct oh_comm *comm);
-
-/* Votes no: all ranks fall back with this reason, unless they have agreed before. */
-void oh_agreement_decline(struct oh_comm *comm, const char *reason);
 
 /* --- reclaim.c ---------------------------------------------------------------------------------------------------- */
 

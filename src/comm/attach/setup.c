@@ -64,7 +64,7 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
     }
     pthread_mutex_unlock(&worker.mutex);
     if (!works && !left) { /* else another thread has aborted it meanwhile: reclaim.c frees what was made */
-        oh_agreement_decline(comm, oh_bgthread_refusal());
+        oh_segment_vote_no(&comm->segment, oh_bgthread_refusal());
         oh_agreement_end(comm);
     }
 }
