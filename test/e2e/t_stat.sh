@@ -103,6 +103,13 @@ expect "all processes" 0 "^process $pid_a_0 " "^process $pid_a_1 " "^process $pi
 tell b info
 [[ ${said[0]} == 'communicators 1 served 1 ended 0 calls 0 bytes 0 back 3 size 3 allreduce 0 staging '[1-9]* ]]
 tap_point $? "the public API tells the same" "${said[0]}"
+job c
+echo 'call 1' >&"$in_c_0"
+await 10 eval '"$onehop" stat --pid "$pid_c_0" | grep -q "0/2 attaching "'
+tap_point $? "the first call waits for the other rank" "$("$onehop" stat --pid "$pid_c_0")"
+echo 'call 1' >&"$in_c_1"
+hear c
+kill "$pid_c_0" "$pid_c_1"
 tell a fork
 expect "a forked child shows nothing" 1 "^onehop: stat: process ${said[0]} shows no communicator" \
     -- stat --pid "${said[0]}"

@@ -50,7 +50,10 @@ void oh_attach_begin(struct oh_comm *comm, CUstream stream)
         return;
     }
     oh_agreement_begin(comm, stream);
+    pthread_mutex_lock(&attach->mutex);
     oh_comm_enter(comm, OH_COMM_ATTACHING);
+    oh_comm_publish_facts(comm);
+    pthread_mutex_unlock(&attach->mutex);
     attach->patient = true;
     attach->first_call = true;
     attach->steps = oh_agreement_steps(comm); /* so that a first look is no step: a group looks late */
