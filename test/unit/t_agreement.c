@@ -9,11 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/shared/segment.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 #include "util/clock.h"
 
 #define ROUNDS 150
@@ -168,8 +167,7 @@ static void test_keys(void)
 
 int main(int argc, char **argv)
 {
-    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
-    tap_note("seed %u", seed);
+    unsigned seed = unit_seed(argc, argv);
     setenv("ONEHOP_DEBUG", "NONE", 1);
     test_rounds(seed, false);
     test_rounds(seed + 1, true);

@@ -11,12 +11,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/launch/launch.h"
-#include "test/tap.h"
 #include "test/unit/first_call.h"
+#include "test/unit/unit.h"
 #include "util/clock.h"
 
 #define RANKS 3
@@ -345,15 +344,10 @@ static bool counts_poll(bool is_used)
 
 int main(int argc, char **argv)
 {
-    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    unsigned seed = unit_seed(argc, argv);
     int before, later;
-    char folder[] = "/dev/shm/onehop-test.XXXXXX";
-    tap_note("seed %u", seed);
+    const char *folder = unit_folder();
     setenv("ONEHOP_DEBUG", "WARN", 1);
-    if (!mkdtemp(folder)) {
-        tap_skip_all("no shared memory");
-    }
-    setenv("ONEHOP_SHM_DIR", folder, 1);
 
     tap_ok(counts_poll(false) && !counts_poll(true),
            "a poll counts before the first call, whatever that is, and not later");

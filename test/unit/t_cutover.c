@@ -10,11 +10,10 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/shared/segment.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #define ROUNDS 4000
 #define CALLS 24
@@ -161,8 +160,7 @@ static void test_numbers(void)
 
 int main(int argc, char **argv)
 {
-    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
-    tap_note("seed %u", seed);
+    unsigned seed = unit_seed(argc, argv);
     test_numbers();
     test_random_rounds(seed);
     return tap_done();

@@ -15,15 +15,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
 #include "gpu/context.h"
 #include "comm/attach/attach.h"
-#include "test/tap.h"
 #include "test/unit/first_call.h"
+#include "test/unit/unit.h"
 #include "util/clock.h"
 
 #define RANKS 2
@@ -270,18 +269,13 @@ static void test_processes(int processes, unsigned seed, unsigned seconds)
 
 int main(int argc, char **argv)
 {
-    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    unsigned seed = unit_seed(argc, argv);
     const char *seconds = getenv("OH_HOSTILE_SECONDS");
-    char folder[] = "/dev/shm/onehop-t_hostile.XXXXXX";
 #ifdef __SANITIZE_THREAD__
     tap_skip_all("the races are what is tested");
 #endif
-    if (!mkdtemp(folder)) {
-        tap_skip_all("no folder can be made in /dev/shm");
-    }
-    setenv("ONEHOP_SHM_DIR", folder, 1);
+    const char *folder = unit_folder();
     setenv("ONEHOP_DEBUG", "NONE", 0);
-    tap_note("seed %u", seed);
     test_processes(1, seed, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);
     test_processes(2, seed + 1, seconds ? (unsigned)atoi(seconds) : DEFAULT_SECONDS);
     tap_ok(rmdir(folder) == 0, "nothing is left in shared memory");

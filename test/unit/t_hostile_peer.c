@@ -9,14 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "comm/comm_internal.h"
 #include "gpu/context.h"
 #include "test/unit/default_table.h"
-#include "test/tap.h"
 #include "test/unit/first_call.h"
+#include "test/unit/unit.h"
 
 #define RANKS 2
 #define RANDOM_PEERS 12
@@ -160,13 +159,8 @@ static void test_random_peers(void)
 
 int main(int argc, char **argv)
 {
-    char folder[] = "/dev/shm/onehop-t_peer.XXXXXX";
-    seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
-    tap_note("seed %u", seed);
-    if (!mkdtemp(folder)) {
-        tap_skip_all("no folder can be made in /dev/shm");
-    }
-    setenv("ONEHOP_SHM_DIR", folder, 1);
+    const char *folder = unit_folder();
+    seed = unit_seed(argc, argv);
     setenv("ONEHOP_DEBUG", "NONE", 0);
     const struct oh_key another = oh_key_random();
     tap_ok(oh_driver_open() == ncclSuccess && make_memory(&foreign, 1, &another, 1), "another communicator has memory");

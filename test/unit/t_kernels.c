@@ -25,6 +25,7 @@
 #include "test/simnode/kernels.h"
 #include "test/tap.h"
 #include "test/unit/kernel_node.h"
+#include "test/unit/unit.h"
 
 #define ITEMS 5
 
@@ -402,9 +403,8 @@ static int test_protocols(unsigned seed)
 
 int main(int argc, char **argv)
 {
-    unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : (unsigned)time(NULL);
+    unsigned seed = unit_seed(argc, argv);
     watch_seconds = argc > 2 ? atoi(argv[2]) : 0;
-    tap_note("seed %u", seed);
     simnode_litmus_delay = hesitate;
     if (watch_seconds > 0) {
         return test_protocols(seed);

@@ -9,12 +9,11 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
 #include "test/unit/default_table.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #define TABLES 150
 #define CALLS 200
@@ -270,8 +269,7 @@ static void test_ranks(uint32_t nranks)
 
 int main(int argc, char **argv)
 {
-    seed = argc > 1 ? strtoull(argv[1], NULL, 0) : (uint64_t)time(NULL);
-    tap_note("seed %llu (the first argument, when given)", (unsigned long long)seed);
+    seed = unit_seed(argc, argv);
     make_driver();
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_ranks(n);

@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 #include "comm/attach/attach.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #define PASSES 20 /* of the background thread, at most 100 ms each */
 #define USES 1000000
 
-static char folder[] = "/dev/shm/onehop-test.XXXXXX";
+static const char *folder;
 
 static int count_mappings(void)
 {
@@ -75,10 +75,7 @@ static void test_use(void)
 int main(void)
 {
     setenv("ONEHOP_DEBUG", "WARN", 1);
-    if (!mkdtemp(folder)) {
-        tap_skip_all("no shared memory");
-    }
-    setenv("ONEHOP_SHM_DIR", folder, 1);
+    folder = unit_folder();
     test_use();
     rmdir(folder);
     return tap_done();

@@ -19,14 +19,14 @@
 
 #include "comm/shared/segment.h"
 #include "kernels/abi.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 #include "util/clock.h"
 #include "util/process.h"
 
 #define NOBODY 65534
 #define SOON_NS (UINT64_C(10) * 1000 * 1000 * 1000) /* far below a lease's 45 seconds, far above a busy machine's */
 
-static char folder[] = "/dev/shm/onehop-t_segment.XXXXXX";
+static const char *folder;
 
 static void skip(const char *name, const char *reason)
 {
@@ -375,10 +375,7 @@ int main(void)
     if (getenv("T_SEGMENT_VISIT")) {
         visit_as_told();
     }
-    if (!mkdtemp(folder)) {
-        tap_skip_all("no folder can be made in /dev/shm");
-    }
-    setenv("ONEHOP_SHM_DIR", folder, 1);
+    folder = unit_folder();
     test_obstacles();
     test_layout();
     test_leftovers();

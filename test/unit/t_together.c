@@ -8,11 +8,10 @@
  * multiprocessors here, at random or as close together as they go.
  */
 #include <stdlib.h>
-#include <time.h>
 
 #include "plan/plan.h"
-#include "test/tap.h"
 #include "test/unit/default_table.h"
+#include "test/unit/unit.h"
 
 #define ROUNDS 20000
 #define MOST_SMS 140
@@ -128,8 +127,7 @@ static void test_ranks(uint32_t n)
 
 int main(int argc, char **argv)
 {
-    seed = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 10) : (unsigned)time(NULL);
-    printf("# seed %u\n", seed);
+    seed = unit_seed(argc, argv);
     for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_ranks(n);
     }
