@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "test/simnode/kernels.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #define PAGE 4096u
 
@@ -60,14 +60,6 @@ struct span span_of(const struct call *call, unsigned item)
 unsigned root_of(const struct call *call, unsigned item)
 {
     return (call->root + item) % node.ranks;
-}
-
-void *must(void *memory)
-{
-    if (!memory) {
-        abort();
-    }
-    return memory;
 }
 
 /* Blocks of a kernel. Each count has a mutex of its own, so that ThreadSanitizer sees no more order than there is. */
@@ -160,7 +152,7 @@ void start_node(unsigned ranks, uint32_t epoch)
     simnode_pdl_wait = grid_wait;
     simnode_pdl_trigger = grid_release;
     for (unsigned r = 0; r < ranks; r++) {
-        node.staging[r] = must(aligned_alloc(PAGE, end_of(ranks)));
+        node.staging[r] = unit_need(aligned_alloc(PAGE, end_of(ranks)));
         memset(node.staging[r], 0, OH_WORDS_OFFSET);
         for (size_t at = OH_WORDS_OFFSET; at < end_of(ranks); at += sizeof marker) {
             memcpy(node.staging[r] + at, &marker, sizeof marker);

@@ -67,9 +67,6 @@ extern int watch_seconds; /* without the end of a call: then the ranks are let g
 
 bool is_float(ncclDataType_t type);
 
-/* memory, or the end of the program. */
-void *must(void *memory);
-
 void start_node(unsigned ranks, uint32_t epoch);
 void stop_node(void);
 

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "test/tap.h"
 #include "test/unit/kernel_node.h"
+#include "test/unit/unit.h"
 
 /* The reduction of element i of all inputs. */
 static bool is_reduced(const struct call *call, uint64_t i, const char *result)
@@ -62,9 +62,9 @@ void prepare_call(struct call *call, unsigned *seed)
     const size_t size = cf_types[call->type].size, bytes = send_bytes(call);
     const size_t room = call->count * size * node.ranks + 2 * GUARD + 16 * size;
     for (unsigned r = 0; r < node.ranks; r++) {
-        call->send[r] = must(malloc(room));
-        call->recv[r] = must(malloc(room));
-        call->input[r] = must(malloc(bytes));
+        call->send[r] = unit_need(malloc(room));
+        call->recv[r] = unit_need(malloc(room));
+        call->input[r] = unit_need(malloc(bytes));
         memset(call->send[r], 0xA5, room);
         memset(call->recv[r], 0xA5, room);
         for (uint64_t i = 0; i < bytes / size; i++) {

@@ -99,14 +99,14 @@ static void run_round(unsigned *seed, struct totals *totals)
 {
     uint32_t n = 2 + (uint32_t)rand_r(seed) % 4, threads = n + 1;
     struct rank ranks[OH_MAX_RANKS + 1] = {0};
-    struct oh_shared *shared = aligned_alloc(64, sizeof *shared);
+    static struct oh_shared shared;
     pthread_t thread[OH_MAX_RANKS + 1];
     pthread_barrier_t start;
-    memset(shared, 0, sizeof *shared);
+    memset(&shared, 0, sizeof shared);
     pthread_barrier_init(&start, NULL, threads);
     for (uint32_t r = 0; r < threads; r++) {
         bool closes = r == n || rand_r(seed) % 4 == 0;
-        ranks[r] = (struct rank){.shared = shared,
+        ranks[r] = (struct rank){.shared = &shared,
                                  .start = &start,
                                  .rank = r,
                                  .nranks = n,
@@ -120,7 +120,6 @@ static void run_round(unsigned *seed, struct totals *totals)
         totals->retracted += (int)ranks[r].retracted;
     }
     pthread_barrier_destroy(&start);
-    free(shared);
     totals->rounds++;
     totals->split += count_splits(ranks, n) > 0;
     totals->early += ranks[0].served[0];

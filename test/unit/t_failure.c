@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 
 #include "comm/watch/watch.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 #include "util/clock.h"
 
 #define LONG_NS (UINT64_C(200) * 1000 * 1000)
@@ -21,10 +21,7 @@ static atomic_bool over;
 /* A rank that has a segment, and has not reached its cutover. */
 static struct oh_comm *make_rank(struct oh_shared *shared)
 {
-    struct oh_comm *comm = calloc(1, sizeof *comm);
-    if (!comm) {
-        exit(1);
-    }
+    struct oh_comm *comm = unit_need(calloc(1, sizeof *comm));
     comm->id.rank = 1;
     comm->id.nranks = 2;
     comm->segment.shared = shared;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "test/unit/default_table.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #define GROUPS 2000
 #define CALLS 100
@@ -158,16 +158,14 @@ static void test_edges(void)
  * holds, and two such calls share no launch. */
 static void test_last_counts(uint32_t nranks, enum oh_call_kind kind)
 {
-    struct oh_comm *comm = calloc(1, sizeof *comm);
+    struct oh_comm *comm = unit_need(calloc(1, sizeof *comm));
     const uint64_t parts = oh_collective_parts((enum onehop_collective)kind, nranks);
     uint64_t served = 0;
-    bool right = comm != NULL;
-    if (comm) {
-        comm->id.nranks = nranks;
-        default_table(nranks, UINT64_MAX, -1, &comm->serve.table);
-        oh_plan_table_complete(&comm->serve.table);
-    }
-    for (int type = 0; comm && type < OH_NCCL_TYPES - 2; type++) {
+    bool right = true;
+    comm->id.nranks = nranks;
+    default_table(nranks, UINT64_MAX, -1, &comm->serve.table);
+    oh_plan_table_complete(&comm->serve.table);
+    for (int type = 0; type < OH_NCCL_TYPES - 2; type++) {
         const uint64_t size = oh_type_size((ncclDataType_t)type), most = SIZE_MAX / size / parts;
         for (uint64_t below = 0; below < 40; below++) {
             struct oh_call calls[2] = {
@@ -191,9 +189,9 @@ static void test_last_counts(uint32_t nranks, enum oh_call_kind kind)
 /* As few parts as may be, of whole words, of which only the last has fewer. */
 static void test_parts(void)
 {
-    struct oh_comm *comm = calloc(1, sizeof *comm);
-    bool right = comm != NULL;
-    for (uint32_t i = 0; comm && i < 100000; i++) {
+    struct oh_comm *comm = unit_need(calloc(1, sizeof *comm));
+    bool right = true;
+    for (uint32_t i = 0; i < 100000; i++) {
         comm->id.nranks = 2 + draw(7);
         const struct oh_call call = {.comm = comm,
                                      .kind = (enum oh_call_kind)draw(ONEHOP_COLLECTIVE_COUNT),

@@ -263,7 +263,7 @@ static void test_queued_behind_abort(enum algorithm algorithm, uint64_t count)
         pthread_join(thread, NULL);
         for (unsigned r = 1; r < 3; r++) {
             same = same && (i == 0 || memcmp(sent[r], node.staging[r], bytes) == 0);
-            sent[r] = i == 0 ? memcpy(must(malloc(bytes)), node.staging[r], bytes) : sent[r];
+            sent[r] = i == 0 ? memcpy(unit_need(malloc(bytes)), node.staging[r], bytes) : sent[r];
         }
     }
     POINT(!same, "%s of %u: behind a kernel that an abort has ended, a queued one sends nothing",

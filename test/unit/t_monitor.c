@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #define TIMEOUT_NS (5000 * MS)
 
@@ -20,10 +20,7 @@ static struct oh_control control;
 
 static struct oh_comm *make_comm(void)
 {
-    struct oh_comm *comm = calloc(1, sizeof *comm);
-    if (!comm) {
-        exit(1);
-    }
+    struct oh_comm *comm = unit_need(calloc(1, sizeof *comm));
     comm->id.nranks = 2;
     comm->segment.shared = &shared;
     comm->staging.control = &control;

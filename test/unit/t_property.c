@@ -138,11 +138,7 @@ static void make_table(struct oh_plan_table *table_p, uint32_t nranks)
 static struct oh_comm *make_rank(const struct oh_plan_table *table, uint32_t rank)
 {
     static struct oh_progress progress[OH_MAX_RANKS];
-    struct oh_comm *comm = malloc(sizeof *comm + BEHIND);
-    if (!comm) {
-        exit(1);
-    }
-    memset(comm, 0, sizeof *comm);
+    struct oh_comm *comm = unit_need(calloc(1, sizeof *comm + BEHIND));
     for (size_t i = 0; i < BEHIND / sizeof(uint32_t); i++) {
         ((uint32_t *)(comm + 1))[i] = 1;
     }

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "kernels/abi.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 static const struct oh_tuning_key key = {"NVIDIA H200", 4, "580.95.05", "2.28.9"};
 
@@ -21,11 +21,7 @@ static enum oh_tuning_result parse(const char *text, struct oh_plan_table *table
 {
     /* A copy of just that size, so that a sanitizer sees a byte read too far. */
     size_t size = strlen(text);
-    char *copy = malloc(size ? size : 1);
-    if (!copy) {
-        abort();
-    }
-    memcpy(copy, text, size);
+    char *copy = memcpy(unit_need(malloc(size ? size : 1)), text, size);
     enum oh_tuning_result result = oh_tuning_parse(copy, size, &key, table_p, NULL, fault_p);
     free(copy);
     return result;

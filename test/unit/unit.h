@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* unit.h - what several programs of this folder have: a seed, and a folder for segments */
+/* unit.h - what several programs of this folder have: a seed, memory, and a folder for segments */
 #ifndef TEST_UNIT_UNIT_H_
 #define TEST_UNIT_UNIT_H_
 
@@ -14,6 +14,16 @@ static inline unsigned unit_seed(int argc, char **argv)
     const unsigned seed = argc > 1 ? (unsigned)strtoul(argv[1], NULL, 0) : (unsigned)time(NULL);
     tap_note("seed %u", seed);
     return seed;
+}
+
+/* Memory, or the end of the program. */
+static inline void *unit_need(void *memory)
+{
+    if (!memory) {
+        printf("Bail out! no memory\n");
+        exit(1);
+    }
+    return memory;
 }
 
 /* A new folder in which communicators of this process meet. Skips the program where there is none. */
