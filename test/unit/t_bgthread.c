@@ -5,10 +5,9 @@
  * The child inherits the exit handler and the mutex as it was, perhaps locked by a thread that it does not have. It
  * must end all the same.
  */
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "util/clock.h"
@@ -57,15 +56,10 @@ static void await_end(struct oh_bgthread *thread)
     }
 }
 
-static bool child_ends(void)
+static int end_as_process(void)
 {
-    int status = 0;
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(5); /* a child that waits for the mutex ends by this signal */
-        exit(0);
-    }
-    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    alarm(5); /* a child that waits for the mutex ends by this signal */
+    exit(0);
 }
 
 /* --- jobs --------------------------------------------------------------------------------------------------------- */
@@ -144,7 +138,7 @@ int main(void)
     tap_ok(first && starts == 1, "it starts when there is something to do");
     bool second = give_job();
     tap_ok(second && starts == 1, "it is woken when there is more");
-    tap_ok(child_ends(), "a child forked while the mutex was held ends");
+    tap_ok(unit_child(end_as_process) == 0, "a child forked while the mutex was held ends");
     bool third = give_job();
     await_end(&worker);
     tap_ok(third && !worker.running, "it ends when its function returns");

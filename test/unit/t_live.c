@@ -11,11 +11,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "comm/comm_internal.h"
-#include "test/tap.h"
+#include "test/unit/unit.h"
 #include "tools/shared/live_reader.h"
 
 #define MANY (OH_MAX_LIVE_ENTRIES + 3)
@@ -27,20 +26,19 @@ static bool look(struct oh_live_view *view_p)
     return oh_live_read(getpid(), view_p) == OH_LIVE_SEEN;
 }
 
-/* In a child, which has no page yet. */
-static void test_file_size_limit(void)
+static int add_with_small_files(void)
 {
     const struct rlimit limit = {4096, 4096};
     struct oh_live_ref ref = {.entry = NULL};
-    int status = -1;
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child == 0) {
-        setrlimit(RLIMIT_FSIZE, &limit);
-        oh_live_add(&ref, 1);
-        _exit(ref.entry != NULL);
-    }
-    waitpid(child, &status, 0);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    oh_live_add(&ref, 1);
+    return ref.entry != NULL;
+}
+
+/* In a child, which has no page yet. */
+static void test_file_size_limit(void)
+{
+    const int status = unit_child(add_with_small_files);
     tap_ok(status == 0, "a limit on the size of files: no page, and no signal: wait status %d", status);
 }
 

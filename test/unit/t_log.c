@@ -13,10 +13,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "test/tap.h"
+#include "test/unit/unit.h"
 #include "util/output.h"
 
 static char folder[] = "/tmp/onehop-log.XXXXXX";
@@ -155,6 +154,11 @@ static bool write_into_nothing(void)
     return sigismember(&before, SIGPIPE) == sigismember(&after, SIGPIPE);
 }
 
+static int cannot_write_into_nothing(void)
+{
+    return !write_into_nothing();
+}
+
 static bool is_pending(void)
 {
     sigset_t pending;
@@ -165,12 +169,7 @@ static bool is_pending(void)
 static void test_pipe(void)
 {
     sigset_t set;
-    int status = 0;
-    const pid_t child = fork();
-    if (child == 0) {
-        _exit(write_into_nothing() ? 0 : 1);
-    }
-    waitpid(child, &status, 0);
+    const int status = unit_child(cannot_write_into_nothing);
     tap_ok(status == 0, "a reader that is gone does not end the program: wait status %d", status);
     signal(SIGPIPE, count_signal);
     tap_ok(write_into_nothing() && signals == 0, "and its handler is not called");
@@ -188,20 +187,20 @@ static void test_pipe(void)
 }
 
 /* A log that meets a limit on the size of files. */
-static void test_file_size_limit(void)
+static int write_too_much(void)
 {
     char path[OH_OUTPUT_PATH];
     const struct rlimit limit = {4, 4};
-    int status = -1;
     name_in_folder(path, "small");
-    const pid_t child = fork();
-    if (child == 0) {
-        const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-        setrlimit(RLIMIT_FSIZE, &limit);
-        oh_output_write(fd, "much\nmore\n", 10);
-        _exit(fd < 0);
-    }
-    waitpid(child, &status, 0);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    setrlimit(RLIMIT_FSIZE, &limit);
+    oh_output_write(fd, "much\nmore\n", 10);
+    return fd < 0;
+}
+
+static void test_file_size_limit(void)
+{
+    const int status = unit_child(write_too_much);
     tap_ok(status == 0, "a limit on the size of files does not end the program: wait status %d", status);
 }
 

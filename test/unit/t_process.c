@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* t_process.c - the end of another process is seen, with a descriptor and without, and a number used again is not it */
-#include "test/tap.h"
+#include "test/unit/unit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,31 +35,11 @@ int open(const char *path, int flags, ...)
     return openat(AT_FDCWD, path, flags, mode);
 }
 
-static pid_t start_child(void)
-{
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        for (;;) {
-            pause();
-        }
-    }
-    return child;
-}
-
 static void bury(pid_t child, struct oh_process *process)
 {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     oh_process_unwatch(process);
-}
-
-/* Not buried yet: a zombie has ended, too. */
-static void kill_and_await(pid_t child)
-{
-    siginfo_t info;
-    kill(child, SIGKILL);
-    waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
 }
 
 /* Returns how long oh_processes_wait slept. */
@@ -75,7 +55,7 @@ static uint64_t sleep_ms(int limit_ms)
 
 static void test_end(void)
 {
-    pid_t child = start_child();
+    pid_t child = unit_idle_child();
     struct oh_process *process = oh_process_watch(child, oh_process_start_time(child));
     struct oh_process *again = oh_process_watch(child, oh_process_start_time(child));
     tap_ok(process == again, "one entry serves two");
@@ -83,7 +63,7 @@ static void test_end(void)
     tap_ok(!process->ended, "a process that runs has not ended");
     tap_ok(sleep_ms(50) >= 50, "while it runs, the caller sleeps");
     const bool has_descriptor = process->fd >= 0;
-    kill_and_await(child);
+    unit_kill(child);
     tap_ok(!has_descriptor || sleep_ms(WAIT_MS) < WAIT_MS, "its end interrupts the sleep");
     oh_processes_poll();
     tap_ok(process->ended && process->fd < 0, "the end is seen");
@@ -95,7 +75,7 @@ static void test_end(void)
 /* The application closes the descriptor, and may open another file under its number. */
 static void test_closed(bool replaced)
 {
-    pid_t child = start_child();
+    pid_t child = unit_idle_child();
     struct oh_process *process = oh_process_watch(child, oh_process_start_time(child));
     const int fd = process->fd, null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (fd >= 0) {
@@ -103,7 +83,7 @@ static void test_closed(bool replaced)
     }
     oh_processes_poll();
     tap_ok(!process->ended && process->fd < 0, "descriptor %s: it is not used again", replaced ? "replaced" : "closed");
-    kill_and_await(child);
+    unit_kill(child);
     oh_processes_poll();
     tap_ok(process->ended, "the end is seen all the same");
     bury(child, process);
@@ -120,7 +100,7 @@ static void test_without_descriptor(void)
     getrlimit(RLIMIT_NOFILE, &before);
     none = before;
     none.rlim_cur = 0;
-    pid_t child = start_child();
+    pid_t child = unit_idle_child();
     uint64_t start = oh_process_start_time(child);
     setrlimit(RLIMIT_NOFILE, &none);
     struct oh_process *process = oh_process_watch(child, start);
@@ -128,7 +108,7 @@ static void test_without_descriptor(void)
     tap_ok(process->fd < 0 && !process->ended, "no descriptor: it is watched all the same");
     oh_processes_poll();
     tap_ok(!process->ended, "no descriptor: a process that runs has not ended");
-    kill_and_await(child);
+    unit_kill(child);
     oh_processes_poll();
     tap_ok(process->ended, "no descriptor: the end is seen, before anyone buries it");
     bury(child, process);
@@ -180,7 +160,7 @@ static void test_first_thread_ends(bool with_descriptor)
 
 static void test_number_used_again(void)
 {
-    pid_t child = start_child();
+    pid_t child = unit_idle_child();
     struct oh_process *process = oh_process_watch(child, oh_process_start_time(child) + 1);
     tap_ok(process->ended, "a process of the same number that was started at another time is not it");
     bury(child, process);

@@ -59,18 +59,6 @@ static int count_files(void)
     return count;
 }
 
-/* Runs in a child that is then gone as if by SIGKILL. */
-static int in_child(int (*run)(const char *path), const char *path)
-{
-    int status = -1;
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        _exit(run(path));
-    }
-    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 /* --- what stands there already ------------------------------------------------------------------------------------ */
 
 /* A function that puts something at the path; true: it is there. */
@@ -185,18 +173,17 @@ static void test_obstacles(void)
 
 static struct oh_key child_key;
 
-/* A rank that is killed after it has been counted. */
-static int die_there(const char *unused)
+/* A rank that is gone, as if by SIGKILL, after it has been counted. */
+static int die_there(void)
 {
     struct oh_segment segment;
-    (void)unused;
     return oh_segment_open(&segment, &child_key) == ncclSuccess ? 0 : 1;
 }
 
 /* The next process of the user: a program's first shared takes away what is left. */
-static int meet_elsewhere(const char *path)
+static int meet_elsewhere(void)
 {
-    setenv("T_SEGMENT_VISIT", path, 1);
+    setenv("T_SEGMENT_VISIT", "1", 1);
     execl("/proc/self/exe", "t_segment", (char *)NULL);
     return 2;
 }
@@ -228,8 +215,8 @@ static void test_leftovers(void)
     snprintf(other, sizeof other, "%s/onehop-of-another-version", folder);
     put_file(other, 0600, sizeof(struct oh_shared));
     child_key = oh_key_random();
-    tap_ok(in_child(die_there, "") == 0 && count_files() == 3, "a rank that is killed in the shared leaves the file");
-    tap_ok(in_child(meet_elsewhere, "") == 0 && count_files() == 2 && access(segment.path, F_OK) == 0 &&
+    tap_ok(unit_child(die_there) == 0 && count_files() == 3, "a rank that is killed in the shared leaves the file");
+    tap_ok(unit_child(meet_elsewhere) == 0 && count_files() == 2 && access(segment.path, F_OK) == 0 &&
                access(other, F_OK) == 0,
            "the next process removes it, and leaves alone what is in use or not known");
     unlink(other);
@@ -248,11 +235,10 @@ static void test_leftovers(void)
 }
 
 /* Makers and sweepers at once: a name is taken away under its maker, who notices. */
-static int sweep_again_and_again(const char *unused)
+static int sweep_again_and_again(void)
 {
-    (void)unused;
     for (int i = 0; i < 20; i++) {
-        if (in_child(meet_elsewhere, "") != 0) {
+        if (unit_child(meet_elsewhere) != 0) {
             return 1;
         }
     }
@@ -264,7 +250,7 @@ static void test_sweepers_and_makers(void)
     fflush(stdout);
     pid_t pid = fork();
     if (pid == 0) {
-        _exit(sweep_again_and_again(""));
+        _exit(sweep_again_and_again());
     }
     int alone = 0, rounds = 0, status = -1;
     while (waitpid(pid, &status, WNOHANG) == 0) {
@@ -314,12 +300,7 @@ static void test_names(void)
 /* Fills rank 1's slot as a child that runs would. */
 static pid_t put_peer(struct oh_shared *shared)
 {
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
+    const pid_t child = unit_idle_child();
     oh_peer_info_identify(&shared->peer_info[1]);
     shared->peer_info[1].pid = (int32_t)child;
     shared->peer_info[1].start_time = oh_process_start_time((int32_t)child);
@@ -334,7 +315,6 @@ static void test_ended_peer(void)
     static struct oh_shared shared;
     struct oh_segment segment = {.shared = &shared};
     struct oh_peer_info *slot = &shared.peer_info[1];
-    siginfo_t info;
     pid_t child = put_peer(&shared);
     tap_ok(!oh_segment_is_unreferenced(&segment, 0, 2) && oh_peer_info_is_visible(slot),
            "a peer that runs has its memory open");
@@ -346,26 +326,24 @@ static void test_ended_peer(void)
     tap_ok(!oh_segment_is_unreferenced(&segment, 0, 2) && !oh_peer_info_is_visible(slot),
            "nothing is known of a process in another PID namespace");
     slot->pid_namespace--;
-    kill(child, SIGKILL);
-    waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
+    unit_kill(child);
     tap_ok(oh_segment_is_unreferenced(&segment, 0, 2) && oh_segment_has_dead_rank(&segment, 0, 2) &&
                oh_peer_info_is_visible(slot),
            "a peer that was killed has ended before its parent has waited for it");
     waitpid(child, NULL, 0);
 }
 
-static int meet_with_small_files(const char *path)
+static int meet_with_small_files(void)
 {
     struct rlimit limit = {4096, 4096};
     struct oh_segment segment;
     const struct oh_key key = oh_key_random();
-    (void)path;
     return setrlimit(RLIMIT_FSIZE, &limit) == 0 && oh_segment_open(&segment, &key) != ncclSuccess ? 0 : 1;
 }
 
 static void test_file_size_limit(void)
 {
-    tap_ok(in_child(meet_with_small_files, "") == 0 && count_files() == 0,
+    tap_ok(unit_child(meet_with_small_files) == 0 && count_files() == 0,
            "a limit on the size of files: refused, without a signal, nothing left");
 }
 

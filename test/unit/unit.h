@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* unit.h - what several programs of this folder have: a seed, memory, and a folder for segments */
+/* unit.h - what several programs of this folder have: a seed, memory, a folder for segments, children */
 #ifndef TEST_UNIT_UNIT_H_
 #define TEST_UNIT_UNIT_H_
 
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "test/tap.h"
 
@@ -35,6 +39,39 @@ static inline const char *unit_folder(void)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     return folder;
+}
+
+/* Runs a part of a test in a child, which ends without the process's own end. Returns its wait status; -1: no child. */
+static inline int unit_child(int (*run)(void))
+{
+    int status = -1;
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        _exit(run());
+    }
+    return waitpid(child, &status, 0) == child ? status : -1;
+}
+
+/* A child that does nothing until it is killed. */
+static inline pid_t unit_idle_child(void)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        for (;;) {
+            pause();
+        }
+    }
+    return child;
+}
+
+/* Its end, for which its parent has not waited. */
+static inline void unit_kill(pid_t child)
+{
+    siginfo_t info;
+    kill(child, SIGKILL);
+    waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT);
 }
 
 #endif
