@@ -25,21 +25,6 @@ static void name_in_folder(char *path_p, const char *name)
     snprintf(path_p, OH_OUTPUT_PATH, "%s/%s", folder, name);
 }
 
-/* Lines of a file that have the text. */
-static int count_lines(const char *path, const char *text)
-{
-    char line[2048];
-    int count = 0;
-    FILE *file = fopen(path, "re");
-    while (file && fgets(line, sizeof line, file)) {
-        count += strstr(line, text) != NULL;
-    }
-    if (file) {
-        fclose(file);
-    }
-    return count;
-}
-
 static void test_names(void)
 {
     char path[OH_OUTPUT_PATH], wanted[OH_OUTPUT_PATH], host[65] = "", longest[600];
@@ -110,19 +95,19 @@ static void test_once(const char *path)
     for (int i = 0; i < 1000; i++) {
         warn(1);
     }
-    tap_ok(count_lines(path, "WARN cause 1.") == 1, "a cause is warned of once");
+    tap_ok(unit_count_lines(path, "WARN cause 1.") == 1, "a cause is warned of once");
     for (int i = 0; i < 1000; i++) {
         warn(i);
     }
-    tap_ok(count_lines(path, "WARN cause ") == OH_LOG_CAUSES, "one place warns of so many causes: %d",
-           count_lines(path, "WARN cause "));
-    tap_ok(count_lines(path, "(more of this kind are not shown)") == 1 &&
-               count_lines(path, "cause 15. (more of this kind are not shown)") == 1,
+    tap_ok(unit_count_lines(path, "WARN cause ") == OH_LOG_CAUSES, "one place warns of so many causes: %d",
+           unit_count_lines(path, "WARN cause "));
+    tap_ok(unit_count_lines(path, "(more of this kind are not shown)") == 1 &&
+               unit_count_lines(path, "cause 15. (more of this kind are not shown)") == 1,
            "and says so with the last");
     for (int i = 0; i < 3; i++) {
         OH_INFO("not warned");
     }
-    tap_ok(count_lines(path, "INFO not warned") == 3, "what is no warning is not held back");
+    tap_ok(unit_count_lines(path, "INFO not warned") == 3, "what is no warning is not held back");
     tap_ok(count_descriptors(path) == 0, "no descriptor stays open, which the application could close");
     errno = 4711;
     OH_WARN("errno");

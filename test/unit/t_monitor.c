@@ -73,20 +73,6 @@ static bool comes(const atomic_uint *number, unsigned wanted)
     return atomic_load(number) == wanted;
 }
 
-static bool log_has(const char *path, const char *text)
-{
-    bool found = false;
-    char line[LINE];
-    FILE *file = fopen(path, "re");
-    while (file && !found && fgets(line, sizeof line, file)) {
-        found = strstr(line, text) != NULL;
-    }
-    if (file) {
-        fclose(file);
-    }
-    return found;
-}
-
 /* All other ranks are missing, and have exited behind calls that take many words. */
 static void test_many_ranks(void)
 {
@@ -105,7 +91,7 @@ static void test_many_ranks(void)
     check_after(TICK_NS, OH_MAX_RANKS, &message);
     setenv("ONEHOP_DEBUG_FILE", path, 1);
     OH_WARN_AT(message.site, "%s", message.line);
-    tap_ok(log_has(path, "ONEHOP_TIMEOUT_SECONDS is over, calls now return ncclRemoteError\n"),
+    tap_ok(unit_count_lines(path, "ONEHOP_TIMEOUT_SECONDS is over, calls now return ncclRemoteError\n"),
            "the end of a line of %zu characters is logged", strlen(message.line));
     close(fd);
     unlink(path);
@@ -136,8 +122,8 @@ static void test_failure_behind_differences(void)
     worker.stopping = true;
     pthread_mutex_unlock(&worker.mutex);
     pthread_join(thread, NULL);
-    tap_ok(reported == DIFFERENCES && log_has(path, "so far: 1"), "results that differ are logged");
-    tap_ok(log_has(path, "rank 1 failed the communicator: calls now return ncclInternalError"),
+    tap_ok(reported == DIFFERENCES && unit_count_lines(path, "so far: 1"), "results that differ are logged");
+    tap_ok(unit_count_lines(path, "rank 1 failed the communicator: calls now return ncclInternalError"),
            "so is a failure behind %d of them", DIFFERENCES);
     watched = NULL;
     close(fd);

@@ -20,16 +20,7 @@ static const char *folder;
 
 static int count_mappings(void)
 {
-    char line[4096];
-    int count = 0;
-    FILE *maps = fopen("/proc/self/maps", "re");
-    while (maps && fgets(line, sizeof line, maps)) {
-        count += strstr(line, folder) != NULL;
-    }
-    if (maps) {
-        fclose(maps);
-    }
-    return count;
+    return unit_count_lines("/proc/self/maps", folder);
 }
 
 /* As a thread that notes for a communicator of another thread that NCCL has launched its call (nccl.c). */

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,6 +40,21 @@ static inline const char *unit_folder(void)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     return folder;
+}
+
+/* Lines of a file that have the text. */
+static inline int unit_count_lines(const char *path, const char *text)
+{
+    char line[4096];
+    int count = 0;
+    FILE *file = fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        count += strstr(line, text) != NULL;
+    }
+    if (file) {
+        fclose(file);
+    }
+    return count;
 }
 
 /* Runs a part of a test in a child, which ends without the process's own end. Returns its wait status; -1: no child. */
