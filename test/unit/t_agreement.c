@@ -5,7 +5,6 @@
  * Ranks are threads, each with its own mapping of the segment. In each round every rank fills its slot, waits for the
  * others, and votes; some refuse, some come late. Who may open a segment: t_segment.c.
  */
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +84,6 @@ static void *take_part(void *user)
 /* True when all ranks came to the same end; *on_p is that end. */
 static bool run_round(struct rank *ranks, uint32_t n, bool *on_p)
 {
-    pthread_t thread[OH_MAX_RANKS];
     struct oh_key key = oh_key_random();
     bool same = true;
     for (uint32_t r = 0; r < n; r++) {
@@ -99,12 +97,7 @@ static bool run_round(struct rank *ranks, uint32_t n, bool *on_p)
         same &= atomic_load(&ranks[r].segment.shared->present) == n;
         oh_segment_unlink(&ranks[r].segment);
     }
-    for (uint32_t r = 0; r < n; r++) {
-        pthread_create(&thread[r], NULL, take_part, &ranks[r]);
-    }
-    for (uint32_t r = 0; r < n; r++) {
-        pthread_join(thread[r], NULL);
-    }
+    unit_run_threads(take_part, ranks, sizeof *ranks, n);
     for (uint32_t r = 0; r < n; r++) {
         same &= ranks[r].on == ranks[0].on && strcmp(ranks[r].reason, ranks[0].reason) == 0;
         same &= oh_segment_is_unreferenced(&ranks[r].segment, r, n);

@@ -174,7 +174,6 @@ static void *run_rank(void *user)
 
 static void run_round(struct rank *ranks, unsigned *seed, struct rank how)
 {
-    pthread_t thread[RANKS];
     struct oh_key key = oh_key_random();
     atomic_int entered = 0;
     atomic_bool ahead = false;
@@ -188,12 +187,7 @@ static void run_round(struct rank *ranks, unsigned *seed, struct rank how)
         ranks[r].deadline_ns = oh_now_ns() + PATIENCE_NS;
         ranks[r].rejects = how.rejects && r == 1;
     }
-    for (int r = 0; r < RANKS; r++) {
-        pthread_create(&thread[r], NULL, run_rank, &ranks[r]);
-    }
-    for (int r = 0; r < RANKS; r++) {
-        pthread_join(thread[r], NULL);
-    }
+    unit_run_threads(run_rank, ranks, sizeof *ranks, RANKS);
 }
 
 /* Rounds in which the first call served was not the first; -1: it was not the same call on all ranks. */
@@ -293,7 +287,6 @@ static void test_crossing(unsigned *seed)
     for (int i = 0; i < ORDERS; i++) {
         struct crossing ranks[RANKS];
         struct oh_key keys[COMMS];
-        pthread_t thread[RANKS];
         atomic_int entered = 0;
         for (int c = 0; c < COMMS; c++) {
             keys[c] = oh_key_random();
@@ -301,10 +294,9 @@ static void test_crossing(unsigned *seed)
         for (int r = 0; r < RANKS; r++) {
             ranks[r] = (struct crossing){.rank = r, .seed = (unsigned)rand_r(seed), .shared_entered = &entered};
             memcpy(ranks[r].keys, keys, sizeof keys);
-            pthread_create(&thread[r], NULL, cross, &ranks[r]);
         }
+        unit_run_threads(cross, ranks, sizeof *ranks, RANKS);
         for (int r = 0; r < RANKS; r++) {
-            pthread_join(thread[r], NULL);
             served += ranks[r].served;
             longest = ranks[r].longest_ns > longest ? ranks[r].longest_ns : longest;
         }

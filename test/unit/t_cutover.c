@@ -100,7 +100,6 @@ static void run_round(unsigned *seed, struct totals *totals)
     uint32_t n = 2 + (uint32_t)rand_r(seed) % 4, threads = n + 1;
     struct rank ranks[OH_MAX_RANKS + 1] = {0};
     static struct oh_shared shared;
-    pthread_t thread[OH_MAX_RANKS + 1];
     pthread_barrier_t start;
     memset(&shared, 0, sizeof shared);
     pthread_barrier_init(&start, NULL, threads);
@@ -113,10 +112,9 @@ static void run_round(unsigned *seed, struct totals *totals)
                                  .seed = (unsigned)rand_r(seed),
                                  .outside = r == n,
                                  .closes_at = closes ? 1 + rand_r(seed) % CALLS : CALLS + 1};
-        pthread_create(&thread[r], NULL, make_calls, &ranks[r]);
     }
+    unit_run_threads(make_calls, ranks, sizeof *ranks, threads);
     for (uint32_t r = 0; r < threads; r++) {
-        pthread_join(thread[r], NULL);
         totals->retracted += (int)ranks[r].retracted;
     }
     pthread_barrier_destroy(&start);

@@ -51,7 +51,6 @@ struct rank {
     struct lane *lane;
     uint32_t rank;
     char handle[64];
-    pthread_t thread;
 };
 
 /* --- the writer --------------------------------------------------------------------------------------------------- */
@@ -209,18 +208,11 @@ static void *live(void *user)
 /* The ranks from `first` on, one a thread, of all lanes. */
 static void run_ranks(uint32_t first, uint32_t count)
 {
-    static struct rank ranks[LANES][RANKS];
-    for (int l = 0; l < LANES; l++) {
-        for (uint32_t r = first; r < first + count; r++) {
-            ranks[l][r] = (struct rank){.lane = &all->lane[l], .rank = r};
-            pthread_create(&ranks[l][r].thread, NULL, live, &ranks[l][r]);
-        }
+    static struct rank ranks[LANES * RANKS];
+    for (uint32_t i = 0; i < LANES * count; i++) {
+        ranks[i] = (struct rank){.lane = &all->lane[i / count], .rank = first + i % count};
     }
-    for (int l = 0; l < LANES; l++) {
-        for (uint32_t r = first; r < first + count; r++) {
-            pthread_join(ranks[l][r].thread, NULL);
-        }
-    }
+    unit_run_threads(live, ranks, sizeof *ranks, LANES * count);
 }
 
 /* All in a child, so that a crash is one failed point. Two processes: the second rank is the child's child. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* unit.h - what several programs of this folder have: a seed, memory, a folder for segments, children */
+/* unit.h - what several programs of this folder have: a seed, memory, a folder for segments, threads, children */
 #ifndef TEST_UNIT_UNIT_H_
 #define TEST_UNIT_UNIT_H_
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +41,23 @@ static inline const char *unit_folder(void)
     }
     setenv("ONEHOP_SHM_DIR", folder, 1);
     return folder;
+}
+
+#define UNIT_THREADS 16
+
+/* Runs a function on each of some elements, in a thread of its own, and waits for all. */
+static inline void unit_run_threads(void *(*run)(void *element), void *elements, size_t size, unsigned count)
+{
+    pthread_t thread[UNIT_THREADS];
+    for (unsigned i = 0; i < count; i++) {
+        if (i == UNIT_THREADS || pthread_create(&thread[i], NULL, run, (char *)elements + i * size) != 0) {
+            printf("Bail out! no thread\n");
+            exit(1);
+        }
+    }
+    for (unsigned i = 0; i < count; i++) {
+        pthread_join(thread[i], NULL);
+    }
 }
 
 /* Lines of a file that have the text. */
