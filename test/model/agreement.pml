@@ -6,9 +6,7 @@
  * communicator whenever the set-up waits. Steps have the names of agreement.c.
  * Mutations: BLIND_REFUSE, BLIND_ON, EARLY_ON, OWN_END, NO_END, VOTE_FIRST, FILL_LATE, FREE_AT_ONCE.
  */
-#ifndef N
-#define N 2
-#endif
+#include "ranks.pml"
 mtype = { pending, on, off };
 
 mtype decision = pending;
@@ -40,11 +38,6 @@ inline give_up()
 /* oh_segment_is_unreferenced */
 #define NOTHING_OPEN(s) (s == r || (!filled[s] && decision == off) || gone[s] || dead[s])
 #define IS_OPEN(s) opened[r * N + s]
-#if N > 2
-#define ALL_OF(test) (test(0) && test(1) && test(2))
-#else
-#define ALL_OF(test) (test(0) && test(1))
-#endif
 
 /* One peer, if its slot is filled and it is not open yet: oh_segment_decision, then the driver. */
 #ifdef FILL_LATE

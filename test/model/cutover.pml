@@ -8,9 +8,7 @@
  * call (WORK). Mutations: NOTE_AFTER, NOTE_BLIND, NO_PLUS_ONE, OWN_ONLY, READ_ONLY, COUNT_REJECTED, WAIT_FOREVER,
  * VOTE_UNORDERED.
  */
-#ifndef N
-#define N 2
-#endif
+#include "ranks.pml"
 #ifndef COMMS
 #define COMMS 1
 #endif

@@ -12,9 +12,7 @@
  *
  * Mutations: LEAVE_ALONE, NO_HOLD, NO_HOLD_BEHIND, FAIL_SOFT, NO_PUBLISH, NO_WAIT, NO_GRACE, CALLS_ONLY, STAY.
  */
-#ifndef N
-#define N 2
-#endif
+#include "ranks.pml"
 #ifndef CALLS
 #define CALLS 3
 #endif
@@ -37,13 +35,6 @@ byte troubles;
 
 #define WORDS(from, to, e) here[((from) * N + (to)) * K + (e)]
 #define DEPARTED(p) (gone[p] || released[p])
-#if N == 2
-#define ALL_OF(test) (test(0) && test(1))
-#define ANY_OF(test) (test(0) || test(1))
-#else
-#define ALL_OF(test) (test(0) && test(1) && test(2))
-#define ANY_OF(test) (test(0) || test(1) || test(2))
-#endif
 #define HAS_SENT(p) (gone[p] || !sending[p])
 #define IS_HERE(p) (WORDS(p, r, e) != 0)
 #define IS_RIGHT(p) (WORDS(p, r, e) == call_of[r * K + k])

@@ -9,9 +9,7 @@
  * BACKGROUND, KEEP_COUNTED, COUNT_ESTIMATE, COUNT_WRONG_CALL, COUNT_FAILED_CALL, COUNT_REJECTED_GROUP, FIRST_FIRST,
  * SERVED_EARLY.
  */
-#ifndef N
-#define N 2
-#endif
+#include "ranks.pml"
 #ifndef COMMS
 #define COMMS 1
 #endif

@@ -10,9 +10,7 @@
  * send: NO_BEGUN_WORD, NO_BEGUN_WORD_TO_ROOT, NO_BEGUN_WORD_TO_RECEIVER, BEGUN_NOT_AWAITED_BY_ROOT,
  * BEGUN_NOT_AWAITED_BY_RECEIVER, NO_BEGUN_WIPE.
  */
-#ifndef N
-#define N 2
-#endif
+#include "ranks.pml"
 #ifndef HALVES
 #define HALVES 1
 #endif

@@ -11,9 +11,6 @@
  * orders them. So a missing wait shows. A word holds the number of the kernel that its content is of, plus 1; 0 is an
  * empty word. README.md says which line stands for what in the source.
  */
-#ifndef N
-#define N 2
-#endif
 #ifndef BLOCKS
 #define BLOCKS 1
 #endif

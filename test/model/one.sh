@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 folder=$1 limit=$2 model=$3
 shift 3
 mkdir -p "$folder" && cd "$folder" || exit 2
-# spin's own preprocessor call would not find memory.pml from here. -P: no line marks.
+# The preprocessor call of spin would not find what a model includes. -P: no line marks.
 if ! cpp -P -undef -I "$here" "$@" "$here/$model.pml" >model.pml 2>cpp.log; then
     echo "broken: $(head -n 3 cpp.log | tr '\n' ' ')"
     exit
