@@ -71,7 +71,6 @@
 
 /* A word that has not been emptied must not be written: what was there would be lost, or what comes wiped. */
 #define ON_LANDING(at) assert(mem[at] == 0 && !wiping[at])
-#define WORD HALVES
 
 /* A rank's account of its last two-shot kernel: the gather slot, 0 or 1, and twice the words that it has left in a
  * section there. Beside each epoch word, and written with it. */

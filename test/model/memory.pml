@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * memory.pml - what the models of the kernels share: threads, kernels on a stream, and memory that is slow
+ * memory.pml - what is below the kernels of lamport.pml: threads, kernels on a stream, and memory that is slow
  *
- * A model sets LOCS (words of memory) and includes this. N ranks of BLOCKS blocks of THREADS threads make calls without
- * end, or CALLS of them. Kernels are numbered from 1 on, modulo CYCLE, which tells all apart that ranks can be at
- * together (ARE_NEAR), and all slots. A kernel of a rank is one of KERNELS places in turn, its q; two are there at
- * most.
+ * lamport.pml sets LOCS (words of memory, or halves of them), ON_LANDING, and WITH_EPOCH, which is what a kernel writes
+ * beside its epoch, and includes this. N ranks of BLOCKS blocks of THREADS threads make calls without end, or CALLS of
+ * them. Kernels are numbered from 1 on, modulo CYCLE, which tells all apart that ranks can be at together (ARE_NEAR),
+ * and all slots. A kernel of a rank is one of KERNELS places in turn, its q; two are there at most.
  *
  * A store is posted, and gets into memory at some later time: any store before any other, unless the end of the kernel
  * orders them. So a missing wait shows. A word holds the number of the kernel that its content is of, plus 1; 0 is an
@@ -16,9 +16,6 @@
 #endif
 #ifndef THREADS
 #define THREADS 1
-#endif
-#ifndef WORD
-#define WORD 1 /* parts of a word, that land one by one */
 #endif
 #define KERNELS 2
 #ifdef CALLS
@@ -49,13 +46,6 @@ byte arrived[N * KERNELS * BLOCKS]; /* at the barrier of a block */
 byte kind[CYCLE]; /* of a kernel, the same on all ranks; chosen by the first that must know; 0: not yet */
 byte shape[CYCLE]; /* its blocks and places, as kind */
 byte made[CYCLE]; /* ranks that have completed it */
-
-#ifndef ON_LANDING
-#define ON_LANDING(at) skip
-#endif
-#ifndef WITH_EPOCH /* what a kernel writes beside its epoch */
-#define WITH_EPOCH(word) skip
-#endif
 
 /* The end of a kernel: all of its threads have ended, and all that it wrote is there. Part of a d_step. */
 #if THREADS > 1
@@ -97,14 +87,9 @@ byte made[CYCLE]; /* ranks that have completed it */
  */
 #ifdef SLOW_WORD
 byte slow;
-#define IS_SLOW(at) ((at) / WORD == slow)
-#define IS_WIPED_SLOWLY(at) IS_SLOW(at)
-#elif defined(FAST_STORES) /* fewer states, to see more threads: only what an owner empties is slow */
-#define IS_SLOW(at) false
-#define IS_WIPED_SLOWLY(at) true
+#define IS_SLOW(at) ((at) / HALVES == slow)
 #else
 #define IS_SLOW(at) true
-#define IS_WIPED_SLOWLY(at) true
 #endif
 
 /* Two stores to one word must not be under way together: nothing says which one stays. */
@@ -126,7 +111,7 @@ inline wipe(at)
 {
     assert(!wiping[at]);
     if
-    :: IS_WIPED_SLOWLY(at) ->
+    :: IS_SLOW(at) ->
         wiping[at] = true;
 #ifndef NO_CLEAR_FLUSH
         wiper[at] = q;
@@ -155,9 +140,9 @@ active proctype Memory()
 end:
     do
 #ifdef SLOW_WORD
-    LAND(slow * WORD)
-#if WORD > 1
-    LAND(slow * WORD + 1)
+    LAND(slow * HALVES)
+#if HALVES > 1
+    LAND(slow * HALVES + 1)
 #endif
 #else
     LAND4(0)
