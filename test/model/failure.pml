@@ -215,10 +215,7 @@ proctype Killer()
     if
     :: skip
     :: troubles < TROUBLES ->
-        do
-        :: victim < N - 1 -> victim++
-        :: break
-        od;
+        select(victim : 0 .. N - 1);
         atomic {
             if
             :: troubles < TROUBLES -> troubles++; gone[victim] = true
@@ -242,14 +239,11 @@ init
 {
     byte r = 0;
     atomic {
-        do
-        :: r < N ->
+        for (r : 0 .. N - 1) {
             run Program(r);
             run Device(r);
-            run Monitor(r);
-            r++
-        :: else -> break
-        od;
+            run Monitor(r)
+        }
         run Killer();
         run End()
     }
