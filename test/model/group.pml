@@ -125,11 +125,7 @@ inline take_back(q)
 /* Call `next` begins the next group, or the same once more. */
 inline end_group(next)
 {
-    x = start;
-    do
-    :: x < made -> how[x] = none; number[x] = 0; kept[x] = false; x++
-    :: else -> break
-    od;
+    for (x : start .. made - 1) { how[x] = none; number[x] = 0; kept[x] = false }
     start = next; i = next; made = next; given = (given > next -> next : given);
     x = 0; c = 0; j = 0; is_adding = true; keeps = false; is_estimate = false; is_rejected = false
 }
@@ -137,16 +133,12 @@ inline end_group(next)
 /* end_calls of a group that NCCL has accepted, with oh_attach_enter_served */
 inline accept()
 {
-    x = start;
-    do
-    :: x < i ->
+    for (x : start .. i - 1) {
         c = comm_of[x];
         assert(way[x] == none || way[x] == how[x]); /* all ranks have the call go the same way */
         way[x] = how[x];
-        state[c] = (how[x] == onehop -> served : state[c]);
-        x++
-    :: else -> break
-    od;
+        state[c] = (how[x] == onehop -> served : state[c])
+    }
     end_group(i)
 }
 

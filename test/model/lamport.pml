@@ -360,7 +360,7 @@ again:
 
 init
 {
-    byte c, x, y;
+    byte lane;
     atomic {
 #ifdef SLOW_WORD
         if
@@ -374,6 +374,9 @@ init
         :: break
         od;
 #endif
-        run_all()
+        for (lane : 0 .. N * KERNELS * LANES - 1) {
+            run Lane(lane / LANES / KERNELS, lane / LANES % KERNELS, lane % LANES / THREADS, lane % THREADS)
+        }
+        lane = 0
     }
 }

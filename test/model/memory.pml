@@ -219,17 +219,3 @@ inline end_lane()
     ended[q]++;
     SETTLE(q)
 }
-
-inline run_all()
-{
-    c = 0;
-    do
-    :: c < N * KERNELS * LANES ->
-        x = c / LANES;
-        y = c % LANES;
-        run Lane(x / KERNELS, x % KERNELS, y / THREADS, y % THREADS);
-        c++
-    :: else -> break
-    od;
-    c = 0; x = 0; y = 0
-}
