@@ -80,10 +80,10 @@ static void read_memory(struct resources *resources)
     }
 }
 
-struct resources resources_measure(resources_gpu_fn gpu_kib, void *user)
+struct resources resources_measure(struct cf_worker *worker)
 {
     const char *folder = getenv("ONEHOP_SHM_DIR");
-    struct resources now = {.gpu_kib = gpu_kib(user)};
+    struct resources now = {.gpu_kib = cf_gpu_kib(worker)};
     /*
      * What malloc keeps for later is not held by anyone. One thread at a time: the first call of a process in which
      * AddressSanitizer serves malloc initializes glibc's, and a second call beside it finds that half done (2.36).
@@ -99,24 +99,11 @@ struct resources resources_measure(resources_gpu_fn gpu_kib, void *user)
     return now;
 }
 
-bool resources_have_grown(const struct resources_bounds *bounds, const struct resources *from,
-                          const struct resources *to)
+static bool have_grown(const struct resources_bounds *bounds, const struct resources *from, const struct resources *to)
 {
     return to->host_kib > from->host_kib + bounds->host_kib || to->gpu_kib > from->gpu_kib + bounds->gpu_kib ||
            to->descriptors > from->descriptors + 2 + bounds->handles || to->threads > from->threads + bounds->handles ||
            to->mappings > from->mappings + 16 + bounds->handles || to->files > from->files;
-}
-
-struct resources resources_settle(const struct resources_bounds *bounds, const struct resources *from,
-                                  resources_gpu_fn gpu_kib, void *user)
-{
-    struct resources to = resources_measure(gpu_kib, user);
-    long looks = SETTLE_SECONDS * 1000000L / POLL_MICROSECONDS;
-    for (; resources_have_grown(bounds, from, &to) && looks > 0; looks--) {
-        usleep(POLL_MICROSECONDS);
-        to = resources_measure(gpu_kib, user);
-    }
-    return to;
 }
 
 void resources_describe(const struct resources *from, const struct resources *to, char *text, size_t bytes)
@@ -126,4 +113,19 @@ void resources_describe(const struct resources *from, const struct resources *to
              "%ld, files %ld -> %ld",
              from->host_kib, to->host_kib, from->gpu_kib, to->gpu_kib, from->descriptors, to->descriptors,
              from->threads, to->threads, from->mappings, to->mappings, from->files, to->files);
+}
+
+struct resources resources_compare(struct cf_worker *worker, const struct resources_bounds *bounds,
+                                   const struct resources *from)
+{
+    char text[CF_TEXT - 64];
+    struct resources to = resources_measure(worker);
+    long looks = SETTLE_SECONDS * 1000000L / POLL_MICROSECONDS;
+    for (; have_grown(bounds, from, &to) && looks > 0; looks--) {
+        usleep(POLL_MICROSECONDS);
+        to = resources_measure(worker);
+    }
+    resources_describe(from, &to, text, sizeof text);
+    cf_check(worker, !have_grown(bounds, from, &to), "it has grown: %s", text);
+    return to;
 }

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * resources.h - what this process holds of the machine, and whether it has grown
+ * resources.h - what the process of a worker holds of the machine, and whether it has grown
  *
- * For programs that do something many times over and must leave nothing behind. Reads /proc; GPU memory comes from the
- * caller, who knows the driver. Measure when nothing is under way.
+ * For programs that do something many times over and must leave nothing behind. Reads /proc. Measure when nothing is
+ * under way.
  */
 #ifndef TEST_COMMON_RESOURCES_H_
 #define TEST_COMMON_RESOURCES_H_
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "test/common/worker.h"
 
 /* Room for the largest mappings, as text. */
 #define HOLDINGS_LARGEST 160
@@ -26,17 +25,11 @@ struct resources_bounds {
     long handles; /* of descriptors, threads, mappings each */
 };
 
-/* GPU memory in use, in KiB. */
-typedef long (*resources_gpu_fn)(void *user);
+struct resources resources_measure(struct cf_worker *worker);
 
-struct resources resources_measure(resources_gpu_fn gpu_kib, void *user);
-
-bool resources_have_grown(const struct resources_bounds *bounds, const struct resources *from,
-                          const struct resources *to);
-
-/* Measures once nothing has grown; what is freed in the background has some seconds for it. */
-struct resources resources_settle(const struct resources_bounds *bounds, const struct resources *from,
-                                  resources_gpu_fn gpu_kib, void *user);
+/* Checks that nothing has grown, and returns the last measurement. What is freed in the background has some seconds. */
+struct resources resources_compare(struct cf_worker *worker, const struct resources_bounds *bounds,
+                                   const struct resources *from);
 
 /* "host 1 -> 2 KiB, ..." */
 void resources_describe(const struct resources *from, const struct resources *to, char *text, size_t bytes);

@@ -145,9 +145,8 @@ void cf_join(struct cf_worker *worker, int from, int to)
     }
 }
 
-long cf_gpu_kib(void *user)
+long cf_gpu_kib(struct cf_worker *worker)
 {
-    struct cf_worker *worker = user;
     size_t used = 0, free_bytes, total;
     for (int m = 0; cf_use(worker, m); m++) {
         CF_CU(worker, MemGetInfo(&free_bytes, &total));

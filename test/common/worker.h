@@ -174,8 +174,8 @@ void cf_barrier(struct cf_worker *worker); /* all workers of the job */
 uint64_t cf_share(struct cf_worker *worker, uint64_t value);
 /* True when all workers of the job call it with the same value. */
 bool cf_agree(struct cf_worker *worker, uint64_t value);
-/* Memory in use on the GPUs of a worker, in KiB: for resources.h, with the worker as `user`. */
-long cf_gpu_kib(void *worker);
+/* Memory in use on the GPUs of a worker, in KiB. */
+long cf_gpu_kib(struct cf_worker *worker);
 /* Waits for up to jitter_us, each worker as long as it likes. */
 void cf_jitter(struct cf_worker *worker);
 
