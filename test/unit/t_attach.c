@@ -190,21 +190,42 @@ static void run_round(struct rank *ranks, unsigned *seed, struct rank how)
     unit_run_threads(run_rank, ranks, sizeof *ranks, RANKS);
 }
 
-/* Rounds in which the first call served was not the first; -1: it was not the same call on all ranks. */
-static int run_rounds(unsigned *seed, struct rank how, int *before_p)
+#define ANY (-1)
+
+static const struct {
+    const char *name;
+    struct rank how;
+    int later, unserved; /* rounds in which the first call served was not the first; in which no call was served */
+    int before;          /* calls tried in vain, at least; 0: none */
+} cases[] = {
+    {"the first call waits: it is served", {.blocking = true}, 0, 0, 0},
+    {"it does not: the ranks switch in the middle", {.blocking = false}, ROUNDS, 0, 0},
+    {"NCCL had work before: never the first call", {.blocking = true, .worked = true}, ROUNDS, 0, 0},
+    {"NCCL still at work", {.unborn = true}, ROUNDS, 0, (ROUNDS * RANKS)},
+    {"some calls rejected on one rank", {.rejects = true}, ROUNDS, 0, ROUNDS},
+    {"ended before the ranks have agreed", {.ends_at = 1}, 0, ANY, 0},
+    {"invariant: served from the first call on", {.invariant = true, .blocking = true}, 0, 0, 0},
+    {"invariant: also where NCCL does not wait", {.invariant = true}, 0, 0, 0},
+    {"invariant: never behind work", {.invariant = true, .blocking = true, .worked = true, .ends_at = 5}, 0, ROUNDS, 0},
+};
+
+static void test_case(unsigned *seed, size_t c)
 {
-    int later = 0, splits = 0;
-    *before_p = 0;
+    int later = 0, unserved = 0, splits = 0, before = 0;
     for (int i = 0; i < ROUNDS; i++) {
         struct rank ranks[RANKS];
-        run_round(ranks, seed, how);
+        run_round(ranks, seed, cases[c].how);
         for (int r = 0; r < RANKS; r++) {
             splits += ranks[r].first != ranks[0].first || ranks[r].relapses > 0;
-            *before_p += ranks[r].before;
+            before += ranks[r].before;
         }
         later += ranks[0].first > 1;
+        unserved += ranks[0].first == 0;
     }
-    return splits ? -1 : later;
+    tap_ok(splits == 0 && later == cases[c].later && (cases[c].unserved == ANY || unserved == cases[c].unserved) &&
+               (cases[c].before > 0 ? before >= cases[c].before : before == 0),
+           "%s: of %d rounds %d in the middle, %d never, %d not the same on all ranks; %d calls in vain", cases[c].name,
+           ROUNDS, later, unserved, splits, before);
 }
 
 /* A communicator that is invariant, and a rank that makes no call where NCCL would not wait. */
@@ -337,33 +358,14 @@ static bool counts_poll(bool is_used)
 int main(int argc, char **argv)
 {
     unsigned seed = unit_seed(argc, argv);
-    int before, later;
     const char *folder = unit_folder();
     setenv("ONEHOP_DEBUG", "WARN", 1);
 
     tap_ok(counts_poll(false) && !counts_poll(true),
            "a poll counts before the first call, whatever that is, and not later");
-    later = run_rounds(&seed, (struct rank){.blocking = true}, &before);
-    tap_ok(later == 0, "the first call waits: it is served in all of %d rounds", ROUNDS);
-    later = run_rounds(&seed, (struct rank){.ends_at = 0}, &before);
-    tap_ok(later == ROUNDS, "it does not: the same way on all ranks, %d of %d switched in the middle", later, ROUNDS);
-    later = run_rounds(&seed, (struct rank){.blocking = true, .worked = true}, &before);
-    tap_ok(later == ROUNDS, "NCCL had work before: the same way on all ranks, never the first call");
-    later = run_rounds(&seed, (struct rank){.unborn = true}, &before);
-    tap_ok(later == ROUNDS && before >= ROUNDS * RANKS,
-           "NCCL still at work: %d of %d in the middle, %d calls came too early", later, ROUNDS, before);
-    later = run_rounds(&seed, (struct rank){.rejects = true}, &before);
-    tap_ok(later == ROUNDS && before >= ROUNDS, "some calls rejected on one rank: %d of %d in the middle, %d rejected",
-           later, ROUNDS, before);
-    later = run_rounds(&seed, (struct rank){.ends_at = 1}, &before);
-    tap_ok(later == 0, "ended before the ranks have agreed");
-    later = run_rounds(&seed, (struct rank){.blocking = true, .invariant = true}, &before);
-    tap_ok(later == 0 && before == 0, "invariant: served from the first call on in all of %d rounds", ROUNDS);
-    later = run_rounds(&seed, (struct rank){.invariant = true}, &before);
-    tap_ok(later == 0 && before == 0, "invariant: also where NCCL does not wait");
-    later =
-        run_rounds(&seed, (struct rank){.invariant = true, .blocking = true, .worked = true, .ends_at = 5}, &before);
-    tap_ok(later == 0, "invariant: NCCL had work before: never served");
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        test_case(&seed, c);
+    }
     test_absent(&seed);
     test_crossing(&seed);
 
