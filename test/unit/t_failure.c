@@ -6,7 +6,7 @@
  */
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "comm/watch/watch.h"
@@ -18,16 +18,19 @@
 
 static atomic_bool over;
 
-/* A rank that has a segment, and has not reached its cutover. */
-static struct oh_comm *make_rank(struct oh_shared *shared)
+/* A rank that has a segment, and has not reached its cutover; one at a time. */
+static struct oh_comm *make_rank(void)
 {
-    struct oh_comm *comm = unit_need(calloc(1, sizeof *comm));
-    comm->id.rank = 1;
-    comm->id.nranks = 2;
-    comm->segment.shared = shared;
-    pthread_mutex_init(&comm->attach.mutex, NULL);
-    atomic_store(&comm->state, OH_COMM_ATTACHING);
-    return comm;
+    static struct oh_shared shared;
+    static struct oh_comm comm;
+    memset(&shared, 0, sizeof shared);
+    memset(&comm, 0, sizeof comm);
+    comm.id.rank = 1;
+    comm.id.nranks = 2;
+    comm.segment.shared = &shared;
+    pthread_mutex_init(&comm.attach.mutex, NULL);
+    atomic_store(&comm.state, OH_COMM_ATTACHING);
+    return &comm;
 }
 
 /* --- the last call ------------------------------------------------------------------------------------------------ */
@@ -54,12 +57,11 @@ static void *make_calls(void *user)
 
 static void test_last_call(void)
 {
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     struct oh_last_call call;
     pthread_t writer;
     uint64_t begin_ns = oh_now_ns(), whole = 0, changing = 0, mixed = 0;
-    comm->serve.progress = &shared.progress[1];
+    comm->serve.progress = &comm->segment.shared->progress[1];
     pthread_create(&writer, NULL, make_calls, comm);
     while (whole < ENOUGH || oh_now_ns() - begin_ns < LONG_NS) {
         if (!oh_read_last_call(comm->serve.progress, &call)) {
@@ -73,28 +75,24 @@ static void test_last_call(void)
     pthread_join(writer, NULL);
     tap_ok(mixed == 0, "a rank's last call is read whole, or not at all: %llu times, %llu while it changed",
            (unsigned long long)whole, (unsigned long long)changing);
-    free(comm);
 }
 
 /* --- the word at the end ------------------------------------------------------------------------------------------ */
 
 static void test_farewell(void)
 {
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     oh_rank_state_publish(comm, OH_RANK_EXITED);
     tap_ok(oh_rank_state_get(comm, 1) == OH_RANK_EXITED, "a rank that ends before it has switched says so");
     oh_rank_state_publish(comm, OH_RANK_ENDED);
     tap_ok(oh_rank_state_get(comm, 1) == OH_RANK_EXITED, "what it has said first counts");
     oh_rank_state_publish(comm, OH_RANK_ABORTED);
     tap_ok(oh_rank_state_get(comm, 1) == OH_RANK_ABORTED, "unless it has aborted");
-    free(comm);
 }
 
 static void test_nobody_to_tell(void)
 {
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     comm->id.rank = comm->id.nranks = 0; /* NCCL is still creating it */
     oh_rank_state_publish(comm, OH_RANK_EXITED);
     tap_ok(oh_rank_state_get(comm, 0) == OH_RANK_ACTIVE, "while it is not known which rank this is, none is named");
@@ -102,7 +100,6 @@ static void test_nobody_to_tell(void)
     comm->segment.shared = NULL;
     oh_rank_state_publish(comm, OH_RANK_EXITED); /* must not crash */
     tap_ok(true, "where there is no shared, nothing is said");
-    free(comm);
 }
 
 #define MAPPINGS 500
@@ -131,9 +128,10 @@ static void *fall_back(void *user)
 /* Any thread may abort or revoke while the communicator falls back. */
 static void test_use_of_unmapped(void)
 {
-    struct oh_comm *comm = make_rank(NULL);
+    struct oh_comm *comm = make_rank();
     unsigned long published = 0;
     pthread_t other;
+    comm->segment.shared = NULL;
     atomic_store(&over, false);
     pthread_create(&other, NULL, fall_back, comm);
     while (!atomic_load(&over)) {
@@ -142,19 +140,16 @@ static void test_use_of_unmapped(void)
     }
     pthread_join(other, NULL);
     tap_ok(oh_comm_is_in_use(comm), "a rank state is published while the segment is unmapped: %lu times", published);
-    free(comm);
 }
 
 /* A failure before the cutover: the other ranks read it after theirs, which this rank must not prevent. */
 static void test_early_failure(void)
 {
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     bool first = oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS);
     tap_ok(first && oh_comm_state(comm) == OH_COMM_ATTACHING && oh_comm_error(comm) == ncclSystemError &&
                oh_failure_read(comm).error != ncclSuccess && !oh_comm_fail(comm, ncclSystemError, OH_MAX_RANKS),
            "a failure while the ranks agree: calls are refused, and the set-up goes on");
-    free(comm);
 }
 
 /* --- states ------------------------------------------------------------------------------------------------------- */
@@ -182,8 +177,7 @@ static void *enter_state(void *user)
 /* The call at which the communicator is served, beside the end of the communicator: the end is final in each order. */
 static void test_state_race(void)
 {
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     pthread_barrier_t barrier;
     pthread_t thread[2];
     unsigned lost = 0;
@@ -201,14 +195,12 @@ static void test_state_race(void)
     pthread_join(thread[1], NULL);
     tap_ok(lost == 0 && race[1].won == RACES, "served and ended at once: ended, %u of %d times after served",
            race[0].won, RACES);
-    free(comm);
 }
 
 static void test_final_states(void)
 {
     static const enum oh_comm_state final[] = {OH_COMM_FALLBACK, OH_COMM_ENDED};
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     bool left = false;
     for (size_t i = 0; i < 2; i++) {
         atomic_store(&comm->state, final[i]);
@@ -221,7 +213,6 @@ static void test_final_states(void)
     tap_ok(!oh_comm_enter(comm, OH_COMM_SERVED) && !oh_comm_enter(comm, OH_COMM_FALLBACK) &&
                oh_comm_enter(comm, OH_COMM_ENDED),
            "from FAILED a transition leads to ENDED alone");
-    free(comm);
 }
 
 int main(void)

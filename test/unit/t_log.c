@@ -40,10 +40,10 @@ static void test_names(void)
     tap_ok(strlen(path) < OH_OUTPUT_PATH, "a name that is too long is cut: %zu", strlen(path));
 }
 
-static void expect_refused(const char *path, const char *what)
+static void expect_refused(bool is_made, const char *path, const char *what)
 {
     int fd = oh_output_open(path, O_CREAT);
-    tap_ok(fd < 0, "not opened: %s: %s", what, strerror(errno));
+    tap_ok(is_made && fd < 0, "not opened: %s: %s", what, strerror(errno));
     if (fd >= 0) {
         close(fd);
     }
@@ -61,17 +61,14 @@ static void test_files(void)
            "closed by exec, appended to");
     close(fd);
     name_in_folder(other, "soft");
-    tap_ok(symlink("new", other) == 0, "a link");
-    expect_refused(other, "a link");
+    expect_refused(symlink("new", other) == 0, other, "a link");
     name_in_folder(other, "hard");
-    tap_ok(link(path, other) == 0, "a second name");
-    expect_refused(path, "a file with two names");
+    expect_refused(link(path, other) == 0, path, "a file with two names");
     name_in_folder(other, "pipe");
-    tap_ok(mkfifo(other, 0600) == 0, "a pipe");
-    expect_refused(other, "a pipe without a reader");
-    expect_refused("/dev/null", "a device");
-    expect_refused(folder, "a folder");
-    expect_refused("/nowhere/at/all", "no folder");
+    expect_refused(mkfifo(other, 0600) == 0, other, "a pipe without a reader");
+    expect_refused(true, "/dev/null", "a device");
+    expect_refused(true, folder, "a folder");
+    expect_refused(true, "/nowhere/at/all", "no folder");
 }
 
 /* Descriptors that are open on a file. */
