@@ -45,16 +45,14 @@ static void test_no_gaps(uint32_t n)
     tap_ok(right, "n=%u: all sizes up to the table's end are served", n);
 }
 
-static void test_default_tables(void)
+static void test_default_table(uint32_t n)
 {
-    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
-        struct oh_plan_table table;
-        default_table(n, UINT64_MAX, -1, &table);
-        tap_ok(oh_plan_table_valid(&table, n), "n=%u: the default table is valid", n);
-        test_rows(&table, ncclFloat32);
-        test_rows(&table, ncclUint8);
-        test_no_gaps(n);
-    }
+    struct oh_plan_table table;
+    default_table(n, UINT64_MAX, -1, &table);
+    tap_ok(oh_plan_table_valid(&table, n), "n=%u: the default table is valid", n);
+    test_rows(&table, ncclFloat32);
+    test_rows(&table, ncclUint8);
+    test_no_gaps(n);
 }
 
 /* The same for all collectives. */
@@ -367,18 +365,24 @@ static void test_names(void)
            "sizes of types");
 }
 
-static void test_staging(void)
+static void test_staging(uint32_t n)
 {
-    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
-        const uint64_t end = OH_SLOT_OFFSET(OH_GATHER_SLOT + 1, n) + OH_SLOT_BYTES(n);
-        const unsigned most_mib = n == 2 ? 36 : n <= 4 ? 52 : 32;
-        tap_ok(OH_SECTION_WORDS(n) % OH_LINE_WORDS == 0 && OH_WORDS_OFFSET % (OH_LINE_WORDS * OH_WORD_BYTES) == 0,
-               "n=%u: sections begin with lines", n);
-        tap_ok(OH_ESCAPE_OFFSET + (end - OH_WORDS_OFFSET) / OH_WORD_BYTES <= OH_ESCAPE_END &&
-                   OH_ESCAPE_END <= OH_WORDS_OFFSET && end <= OH_STAGING_BYTES(n) &&
-                   OH_STAGING_BYTES(n) < most_mib << 20,
-               "n=%u: all slots and their escape bytes fit the staging memory of %u MiB", n, OH_STAGING_BYTES(n) >> 20);
-    }
+    const uint64_t end = OH_SLOT_OFFSET(OH_GATHER_SLOT + 1, n) + OH_SLOT_BYTES(n);
+    const unsigned most_mib = n == 2 ? 36 : n <= 4 ? 52 : 32;
+    tap_ok(OH_SECTION_WORDS(n) % OH_LINE_WORDS == 0 && OH_WORDS_OFFSET % (OH_LINE_WORDS * OH_WORD_BYTES) == 0,
+           "n=%u: sections begin with lines", n);
+    tap_ok(OH_ESCAPE_OFFSET + (end - OH_WORDS_OFFSET) / OH_WORD_BYTES <= OH_ESCAPE_END &&
+               OH_ESCAPE_END <= OH_WORDS_OFFSET && end <= OH_STAGING_BYTES(n) && OH_STAGING_BYTES(n) < most_mib << 20,
+           "n=%u: all slots and their escape bytes fit the staging memory of %u MiB", n, OH_STAGING_BYTES(n) >> 20);
+}
+
+/* The row of messages up to so many bytes, as it is computed. */
+static struct oh_plan_row shaped_row(enum onehop_collective collective, enum onehop_algorithm algorithm, uint32_t n,
+                                     uint64_t bytes)
+{
+    struct oh_plan_row row = {.max_bytes = bytes, .algorithm = algorithm};
+    oh_plan_shape(collective, algorithm, n, bytes, &row.blocks, &row.threads);
+    return row;
 }
 
 /* Small all-gathers have a thread for each word and peer, in blocks that each have one peer (kernels/allgather.cu). */
@@ -387,13 +391,10 @@ static void test_pairs(uint32_t n)
     const uint64_t most = n > 4 ? 16384 : 65536; /* threads of a grid */
     bool right = true;
     for (uint64_t words = 1; n * words * OH_WORD_BYTES <= 16 << 20; words += 1 + words / 7) {
-        uint32_t blocks, threads;
-        oh_plan_shape(ONEHOP_ALLGATHER, ONEHOP_ONESHOT, n, n * words * OH_WORD_BYTES, &blocks, &threads);
-        const struct oh_plan_row row = {
-            .max_bytes = n * words * OH_WORD_BYTES, .algorithm = ONEHOP_ONESHOT, .blocks = blocks, .threads = threads};
+        const struct oh_plan_row row = shaped_row(ONEHOP_ALLGATHER, ONEHOP_ONESHOT, n, n * words * OH_WORD_BYTES);
         right &= oh_plan_row_valid(&row, ONEHOP_ALLGATHER, n);
-        const bool pairs = blocks / (n - 1) * (uint64_t)threads >= words;
-        right &= pairs ? blocks <= 64 : words * (n - 1) > most / 8 * 3;
+        const bool pairs = row.blocks / (n - 1) * (uint64_t)row.threads >= words;
+        right &= pairs ? row.blocks <= 64 : words * (n - 1) > most / 8 * 3;
     }
     tap_ok(right, "n=%u: a small all-gather has a thread for each word and peer", n);
 }
@@ -405,13 +406,11 @@ static void test_quads(enum onehop_collective collective, enum onehop_algorithm 
     uint32_t quads = 0;
     bool right = true;
     for (uint64_t words = 1; words <= 1 << 18; words += 1 + words / 7) {
-        uint32_t blocks, threads;
-        oh_plan_shape(collective, algorithm, n, parts * words * OH_WORD_BYTES, &blocks, &threads);
-        const struct oh_plan_row row = {
-            .max_bytes = parts * words * OH_WORD_BYTES, .algorithm = algorithm, .blocks = blocks, .threads = threads};
+        const struct oh_plan_row row = shaped_row(collective, algorithm, n, parts * words * OH_WORD_BYTES);
+        const uint32_t threads = row.blocks * row.threads; /* of the grid */
         const bool is_small = words >= OH_QUAD_LEAST_WORDS && words <= 8192;
         right &= oh_plan_row_valid(&row, collective, n) &&
-                 (!is_small || (blocks <= 64 && blocks * threads >= 4 * words && blocks * threads < 8 * words));
+                 (!is_small || (row.blocks <= 64 && threads >= 4 * words && threads < 8 * words));
         quads += is_small;
     }
     tap_ok(right && quads > 10, "n=%u: of few words, a %s by %s has four threads for each", n,
@@ -420,20 +419,18 @@ static void test_quads(enum onehop_collective collective, enum onehop_algorithm 
 
 int main(void)
 {
-    test_default_tables();
-    test_staging();
     test_room();
     test_room_of_each();
     test_end_of_few_blocks();
     test_every_size();
     test_what_is_not_served();
     test_wishes();
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
+        test_default_table(n);
+        test_staging(n);
+        for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
             test_forced(a, n);
         }
-    }
-    for (uint32_t n = 2; n <= OH_MAX_RANKS; n++) {
         test_slots(n);
         if (n > 2) {
             test_pairs(n);
