@@ -13,23 +13,27 @@
 static const struct oh_tuning_key key = {"NVIDIA H200", 4, "580.95.05", "2.28.9"};
 
 #define HEAD "onehop-tuning 3\n"
-#define KEY "table\n gpu NVIDIA H200\n ranks 4\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
-#define FIVE "table\n gpu NVIDIA H200\n ranks 5\n driver 580.95.05\n nccl 2.28.9\n source by hand\n"
+#define TABLE(gpu_, ranks_, driver_, nccl_)                                                                            \
+    "table\n gpu " gpu_ "\n ranks " ranks_ "\n driver " driver_ "\n nccl " nccl_ "\n source by hand\n"
+#define KEY TABLE("NVIDIA H200", "4", "580.95.05", "2.28.9")
+#define FIVE TABLE("NVIDIA H200", "5", "580.95.05", "2.28.9")
 #define ROW "64K oneshot 64 64\n"
 
-static enum oh_tuning_result parse(const char *text, struct oh_plan_table *table_p, struct oh_tuning_fault *fault_p)
+static struct oh_tuning_fault fault; /* of the last text */
+
+static enum oh_tuning_result parse(const char *text, struct oh_plan_table *table_p)
 {
     /* A copy of just that size, so that a sanitizer sees a byte read too far. */
     size_t size = strlen(text);
     char *copy = memcpy(unit_need(malloc(size ? size : 1)), text, size);
-    enum oh_tuning_result result = oh_tuning_parse(copy, size, &key, table_p, NULL, fault_p);
+    fault = (struct oh_tuning_fault){0};
+    enum oh_tuning_result result = oh_tuning_parse(copy, size, &key, table_p, NULL, &fault);
     free(copy);
     return result;
 }
 
 static void test_good(void)
 {
-    struct oh_tuning_fault fault;
     struct oh_plan_table table;
     struct oh_plan plan;
     char source[OH_TUNING_TEXT];
@@ -56,7 +60,7 @@ static void test_good(void)
                !oh_plan_has_type(&table, ONEHOP_ALLREDUCE, OH_NCCL_FP8_E4M3) &&
                !oh_plan_has_type(&table, ONEHOP_ALLREDUCE, (ncclDataType_t)99),
            "types that are served");
-    tap_ok(parse(HEAD KEY "1K nccl\n64K oneshot 1 64\nend\n", &table, &fault) == OH_TUNING_FOUND &&
+    tap_ok(parse(HEAD KEY "1K nccl\n64K oneshot 1 64\nend\n", &table) == OH_TUNING_FOUND &&
                !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 256, ncclInt32, &plan) &&
                oh_plan_choose(&table, ONEHOP_ALLREDUCE, 257, ncclInt32, &plan) &&
                oh_plan_has_type(&table, ONEHOP_ALLREDUCE, ncclInt64),
@@ -64,15 +68,15 @@ static void test_good(void)
     struct oh_plan_table model = {.nranks = 4};
     oh_plan_table_extend(&model, ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 100 << 10);
     oh_plan_table_extend(&model, ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, 8 << 20);
-    tap_ok(parse(HEAD KEY "100K oneshot\n8M twoshot\nend\n", &table, &fault) == OH_TUNING_FOUND &&
+    tap_ok(parse(HEAD KEY "100K oneshot\n8M twoshot\nend\n", &table) == OH_TUNING_FOUND &&
                memcmp(&table.rows[ONEHOP_ALLREDUCE], &model.rows[ONEHOP_ALLREDUCE], sizeof *rows) == 0 &&
                table.rows[ONEHOP_ALLREDUCE].count > 5,
            "rows without a shape: computed shapes up to their ends");
-    tap_ok(parse(HEAD KEY "1K nccl\n2K oneshot 7 96\n1M oneshot\nend\n", &table, &fault) == OH_TUNING_FOUND &&
+    tap_ok(parse(HEAD KEY "1K nccl\n2K oneshot 7 96\n1M oneshot\nend\n", &table) == OH_TUNING_FOUND &&
                rows->row[0].algorithm == OH_PLAN_NCCL && rows->row[1].blocks == 7 && rows->row[2].max_bytes > 2048 &&
                oh_plan_rows_end(rows) == 1 << 20 && oh_plan_table_valid(&table, 4),
            "behind rows with shapes, too");
-    tap_ok(parse(HEAD KEY "end\n", &table, &fault) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
+    tap_ok(parse(HEAD KEY "end\n", &table) == OH_TUNING_FOUND && oh_plan_table_valid(&table, 4) &&
                oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == 0 &&
                !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 1, ncclFloat32, &plan),
            "with a table without rows everything falls back");
@@ -81,9 +85,8 @@ static void test_good(void)
 /* The wishes of the environment on a table that falls back in between. */
 static void test_wishes(void)
 {
-    struct oh_tuning_fault fault;
     struct oh_plan_table table, copy;
-    parse(HEAD KEY ROW "1M nccl\n8M twoshot 64 512\nend\n", &table, &fault);
+    parse(HEAD KEY ROW "1M nccl\n8M twoshot 64 512\nend\n", &table);
     copy = table;
     oh_plan_table_apply_limits(&copy, 512 << 10, -1);
     tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[ONEHOP_ALLREDUCE].count == 1 &&
@@ -94,7 +97,7 @@ static void test_wishes(void)
     tap_ok(oh_plan_table_valid(&copy, 4) && copy.rows[ONEHOP_ALLREDUCE].count == 3 &&
                oh_plan_rows_end(&copy.rows[ONEHOP_ALLREDUCE]) == 2 << 20,
            "a cap behind it leaves it");
-    parse(HEAD KEY ROW "end\n", &table, &fault);
+    parse(HEAD KEY ROW "end\n", &table);
     oh_plan_table_apply_limits(&table, 1 << 30, -1);
     tap_ok(oh_plan_table_valid(&table, 4) &&
                oh_plan_table_end(&table) == oh_plan_capacity(ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 4),
@@ -108,31 +111,26 @@ static void test_foreign(void)
         const char *what;
     } foreign[] = {
         {HEAD, "no table at all"},
-        {HEAD "table\n gpu NVIDIA H100\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "another GPU"},
-        {HEAD "table\n gpu NVIDIA H200 NVL\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n", "a longer name"},
-        {HEAD "table\n gpu SIMULATED NVIDIA H200\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n",
-         "simulated GPUs"},
-        {HEAD "table\n gpu NVIDIA H20|NVIDIA H200 *|NVIDIA A*\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n",
-         "several other GPUs"},
-        {HEAD "table\n gpu *\n ranks 2\n driver *\n nccl *\n source x\n" ROW "end\n", "another number of ranks"},
-        {HEAD "table\n gpu *\n ranks 4\n driver 570.*\n nccl *\n source x\n" ROW "end\n", "another driver"},
-        {HEAD "table\n gpu *\n ranks 4\n driver *\n nccl 2.28.3\n source x\n" ROW "end\n", "another NCCL"},
+        {HEAD TABLE("NVIDIA H100", "4", "*", "*") ROW "end\n", "another GPU"},
+        {HEAD TABLE("NVIDIA H200 NVL", "4", "*", "*") ROW "end\n", "a longer name"},
+        {HEAD TABLE("SIMULATED NVIDIA H200", "4", "*", "*") ROW "end\n", "simulated GPUs"},
+        {HEAD TABLE("NVIDIA H20|NVIDIA H200 *|NVIDIA A*", "4", "*", "*") ROW "end\n", "several other GPUs"},
+        {HEAD TABLE("*", "2", "*", "*") ROW "end\n", "another number of ranks"},
+        {HEAD TABLE("*", "4", "570.*", "*") ROW "end\n", "another driver"},
+        {HEAD TABLE("*", "4", "*", "2.28.3") ROW "end\n", "another NCCL"},
     };
-    struct oh_tuning_fault fault;
     struct oh_plan_table table = {.nranks = 77};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
-        tap_ok(parse(foreign[i].text, &table, &fault) == OH_TUNING_FOREIGN && table.nranks == 77 && fault.what[0] &&
+        tap_ok(parse(foreign[i].text, &table) == OH_TUNING_FOREIGN && table.nranks == 77 && fault.what[0] &&
                    fault.line > 0,
                "foreign: %s", foreign[i].what);
     }
-    const char *names =
-        HEAD "table\n gpu NVIDIA H100*|NVIDIA H200|x\n ranks 4\n driver *\n nccl *\n source x\n" ROW "end\n";
-    tap_ok(parse(names, &table, &fault) == OH_TUNING_FOUND, "one of several names");
+    const char *names = HEAD TABLE("NVIDIA H100*|NVIDIA H200|x", "4", "*", "*") ROW "end\n";
+    tap_ok(parse(names, &table) == OH_TUNING_FOUND, "one of several names");
     table.nranks = 77;
-    const char *several = HEAD "table\n gpu A*\n ranks 4\n driver *\n nccl *\n source x\nend\n"
-                               "table\n gpu NVIDIA*\n ranks 4\n driver 580.*\n nccl *\n source x\n" ROW "end\n" KEY
-                               "1K oneshot 1 64\nend\n";
-    tap_ok(parse(several, &table, &fault) == OH_TUNING_FOUND && table.rows[ONEHOP_ALLREDUCE].row[0].max_bytes == 65536,
+    const char *several = HEAD TABLE("A*", "4", "*", "*") "end\n" TABLE("NVIDIA*", "4", "580.*", "*") ROW
+        "end\n" KEY "1K oneshot 1 64\nend\n";
+    tap_ok(parse(several, &table) == OH_TUNING_FOUND && table.rows[ONEHOP_ALLREDUCE].row[0].max_bytes == 65536,
            "of several tables the first that fits; '*' stands for the rest of a value");
 }
 
@@ -201,8 +199,7 @@ static void test_damage(void)
     };
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         struct oh_plan_table table = {.nranks = 77};
-        struct oh_tuning_fault fault = {0};
-        enum oh_tuning_result result = parse(damaged[i].text, &table, &fault);
+        enum oh_tuning_result result = parse(damaged[i].text, &table);
         bool right = result == OH_TUNING_BAD && fault.line == damaged[i].line && strstr(fault.what, "(accepted: ") &&
                      table.nranks == 77;
         tap_ok(right, "damaged: %s", damaged[i].what);
@@ -216,19 +213,17 @@ static void test_limits(void)
 {
     static char text[OH_TUNING_BYTES + 2];
     struct oh_plan_table table;
-    struct oh_tuning_fault fault;
     size_t used = (size_t)snprintf(text, sizeof text, HEAD KEY);
     for (int i = 1; i <= OH_PLAN_ROWS; i++) {
         used += (size_t)snprintf(text + used, sizeof text - used, "%d oneshot 1 64\n", i);
     }
     snprintf(text + used, sizeof text - used, "end\n");
-    tap_ok(parse(text, &table, &fault) == OH_TUNING_FOUND && table.rows[ONEHOP_ALLREDUCE].count == OH_PLAN_ROWS,
+    tap_ok(parse(text, &table) == OH_TUNING_FOUND && table.rows[ONEHOP_ALLREDUCE].count == OH_PLAN_ROWS,
            "as many rows as there may be");
     snprintf(text + used, sizeof text - used, "1M twoshot 1 64\nend\n");
-    tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more");
+    tap_ok(parse(text, &table) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more");
     snprintf(text + used, sizeof text - used, "1M oneshot\nend\n");
-    tap_ok(parse(text, &table, &fault) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1,
-           "one more, without a shape");
+    tap_ok(parse(text, &table) == OH_TUNING_BAD && fault.line == 7 + OH_PLAN_ROWS + 1, "one more, without a shape");
 
     memset(text, '\n', sizeof text);
     memcpy(text, HEAD KEY ROW "end\n", sizeof HEAD KEY ROW "end\n" - 1);
@@ -238,11 +233,11 @@ static void test_limits(void)
     char line[400];
     for (int length = 199; length <= 200; length++) {
         snprintf(line, sizeof line, HEAD KEY ROW "#%0*d\nend\n", length - 1, 0);
-        tap_ok((parse(line, &table, &fault) == OH_TUNING_FOUND) == (length == 199), "a line of %d characters", length);
+        tap_ok((parse(line, &table) == OH_TUNING_FOUND) == (length == 199), "a line of %d characters", length);
     }
     for (int length = OH_TUNING_TEXT - 1; length <= OH_TUNING_TEXT; length++) {
-        snprintf(line, sizeof line, HEAD "table\n gpu %0*d\n ranks 4\n driver *\n nccl *\n source x\nend\n", length, 0);
-        enum oh_tuning_result result = parse(line, &table, &fault);
+        snprintf(line, sizeof line, HEAD TABLE("%0*d", "4", "*", "*") "end\n", length, 0);
+        enum oh_tuning_result result = parse(line, &table);
         tap_ok(result == (length < OH_TUNING_TEXT ? OH_TUNING_FOREIGN : OH_TUNING_BAD), "a name of %d characters",
                length);
     }
@@ -251,7 +246,6 @@ static void test_limits(void)
 /* What was written is read as it was. */
 static void test_writing(void)
 {
-    struct oh_tuning_fault fault;
     struct oh_plan_table table, again;
     static const char comments[OH_PLAN_ROWS][OH_TUNING_COMMENT] = {"2.1 us"};
     bool right = true;
@@ -284,7 +278,6 @@ static void test_shipped(void)
         {"NVIDIA B200", ""},      {"NVIDIA A100-SXM4-80GB", ""},    {"NVIDIA A100-SXM4-40GB", ""},
         {"some GPU to come", ""},
     };
-    struct oh_tuning_fault fault;
     struct oh_plan_table table;
     const struct oh_tuning_key nobody = {.nranks = 1};
     tap_ok(oh_tuning_parse(oh_shipped_tables, strlen(oh_shipped_tables), &nobody, &table, NULL, &fault) ==
