@@ -172,20 +172,24 @@ static void *run_rank(void *user)
     return NULL;
 }
 
+static struct rank rank_of(struct rank how, int rank, unsigned *seed)
+{
+    how.rank = rank;
+    how.seed = (unsigned)rand_r(seed);
+    how.deadline_ns = oh_now_ns() + PATIENCE_NS;
+    how.rejects = how.rejects && rank == 1;
+    return how;
+}
+
 static void run_round(struct rank *ranks, unsigned *seed, struct rank how)
 {
-    struct oh_key key = oh_key_random();
     atomic_int entered = 0;
     atomic_bool ahead = false;
+    how.key = oh_key_random();
+    how.entered = &entered;
+    how.ahead = &ahead;
     for (int r = 0; r < RANKS; r++) {
-        ranks[r] = how;
-        ranks[r].key = key;
-        ranks[r].rank = r;
-        ranks[r].entered = &entered;
-        ranks[r].ahead = &ahead;
-        ranks[r].seed = (unsigned)rand_r(seed);
-        ranks[r].deadline_ns = oh_now_ns() + PATIENCE_NS;
-        ranks[r].rejects = how.rejects && r == 1;
+        ranks[r] = rank_of(how, r, seed);
     }
     unit_run_threads(run_rank, ranks, sizeof *ranks, RANKS);
 }
@@ -248,11 +252,8 @@ static void test_absent(unsigned *seed)
 #define ORDERS (ROUNDS / 2) /* rounds */
 
 struct crossing {
-    struct oh_key keys[COMMS];
-    int rank;
-    unsigned seed;
-    atomic_int *shared_entered;
-    int served; /* communicators */
+    struct rank rank[COMMS]; /* the same one, of each communicator */
+    int served;              /* communicators */
     uint64_t longest_ns;
 };
 
@@ -261,37 +262,27 @@ static void *cross(void *user)
 {
     struct crossing *self = user;
     struct oh_comm *comms[COMMS];
-    static char handles[RANKS][COMMS][64];
+    unsigned *seed = &self->rank[0].seed;
+    atomic_int *last_entered = self->rank[COMMS - 1].entered;
     for (int c = 0; c < COMMS; c++) {
-        const struct oh_comm_config config = OH_COMM_CONFIG_DEFAULT;
-        struct oh_comm *comm = oh_creation_begin(&self->keys[c], &config, NULL, NULL, false);
-        atomic_fetch_add(self->shared_entered, 1);
-        while (atomic_load(self->shared_entered) < RANKS * (c + 1)) {
-            usleep(50);
-        }
-        comms[c] = create_comm(comm, (ncclComm_t)(void *)handles[self->rank][c], (uint32_t)self->rank, RANKS);
+        comms[c] = enter(&self->rank[c]);
     }
-    int at = rand_r(&self->seed) % COMMS, step = rand_r(&self->seed) % 2 ? 1 : COMMS - 1;
-    const uint64_t deadline_ns = oh_now_ns() + PATIENCE_NS;
-    for (int settled = 0; settled < COMMS && oh_now_ns() < deadline_ns;) {
+    int at = rand_r(seed) % COMMS, step = rand_r(seed) % 2 ? 1 : COMMS - 1;
+    for (int settled = 0; settled < COMMS && oh_now_ns() < self->rank[0].deadline_ns;) {
         self->served = settled = 0;
         for (int i = 0; i < COMMS; i++, at = (at + step) % COMMS) {
+            bool served;
             uint64_t start = oh_now_ns();
-            oh_attach_begin(comms[at], NULL);
-            oh_attach_wait(comms[at], oh_now_ns());
-            struct oh_call call = {.comm = comms[at], .count = 1000, .type = ncclFloat32};
-            oh_call_route(&call);
-            oh_attach_enter_served(&call);
-            oh_attach_end_call(&call, true);
+            call(&self->rank[at], comms[at], &served);
             uint64_t took = oh_now_ns() - start;
             self->longest_ns = took > self->longest_ns ? took : self->longest_ns;
             self->served += oh_comm_state(comms[at]) == OH_COMM_SERVED;
             settled += oh_comm_is_settled(comms[at]);
         }
-        pause_for(&self->seed);
+        pause_for(seed);
     }
-    atomic_fetch_add(self->shared_entered, 1);
-    while (atomic_load(self->shared_entered) < RANKS * (COMMS + 1)) {
+    atomic_fetch_add(last_entered, 1);
+    while (atomic_load(last_entered) < 2 * RANKS) {
         usleep(50);
     }
     for (int c = 0; c < COMMS; c++) {
@@ -306,15 +297,13 @@ static void test_crossing(unsigned *seed)
     uint64_t longest = 0;
     setenv("NCCL_RUNTIME_CONNECT", "0", 1); /* so that stock NCCL would not wait, and could not deadlock */
     for (int i = 0; i < ORDERS; i++) {
-        struct crossing ranks[RANKS];
-        struct oh_key keys[COMMS];
-        atomic_int entered = 0;
+        struct crossing ranks[RANKS] = {0};
+        atomic_int entered[COMMS] = {0};
         for (int c = 0; c < COMMS; c++) {
-            keys[c] = oh_key_random();
-        }
-        for (int r = 0; r < RANKS; r++) {
-            ranks[r] = (struct crossing){.rank = r, .seed = (unsigned)rand_r(seed), .shared_entered = &entered};
-            memcpy(ranks[r].keys, keys, sizeof keys);
+            const struct rank how = {.key = oh_key_random(), .blocking = true, .entered = &entered[c]};
+            for (int r = 0; r < RANKS; r++) {
+                ranks[r].rank[c] = rank_of(how, r, seed);
+            }
         }
         unit_run_threads(cross, ranks, sizeof *ranks, RANKS);
         for (int r = 0; r < RANKS; r++) {
