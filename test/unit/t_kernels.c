@@ -421,25 +421,23 @@ int main(int argc, char **argv)
     test_quads(3, seed + 83);
     test_quads(4, seed + 84);
     test_early_triggers(OH_MAX_RANKS, seed + 88);
-    for (int a = 0; a < ALGORITHMS; a++) {
+    for (enum algorithm a = ONESHOT; a < ALGORITHMS; a++) {
         const uint64_t quads = a == TWOSHOT ? 32 : 8; /* two words to a rank, as quads of sums */
-        test_abort((enum algorithm)a, 1000);
-        test_abort((enum algorithm)a, quads);
-        test_queued_behind_abort((enum algorithm)a, quads);
-        test_queued_behind_abort((enum algorithm)a, 10);
-        test_queued_behind_abort((enum algorithm)a, 1000);
-        test_held((enum algorithm)a, quads - (a == TWOSHOT ? 8 : 0));
-        test_held((enum algorithm)a, 10);
-        test_held((enum algorithm)a, 1000);
+        test_abort(a, 1000);
+        test_abort(a, quads);
+        test_queued_behind_abort(a, quads);
+        test_queued_behind_abort(a, 10);
+        test_queued_behind_abort(a, 1000);
+        test_held(a, quads - (a == TWOSHOT ? 8 : 0));
+        test_held(a, 10);
+        test_held(a, 1000);
         for (int i = 0; i < 8; i++) {
-            test_trigger(i & 1 ? 2 : 4, (enum algorithm)a, i & 2 ? quads : 1000, i & 4);
+            test_trigger(i & 1 ? 2 : 4, a, i & 2 ? quads : 1000, i & 4);
         }
-    }
-    for (int a = 0; a < ALGORITHMS; a++) {
         for (int which = 0; which < (OH_MAX_RANKS - 1) * ncclNumTypes; which++) {
-            test_inputs(2 + (unsigned)which / ncclNumTypes, (enum algorithm)a, (ncclDataType_t)(which % ncclNumTypes));
+            test_inputs(2 + (unsigned)which / ncclNumTypes, a, (ncclDataType_t)(which % ncclNumTypes));
         }
-        test_escapes((enum algorithm)a, seed + 90);
+        test_escapes(a, seed + 90);
     }
     return tap_done();
 }
