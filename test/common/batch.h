@@ -109,7 +109,5 @@ uint64_t cf_draw(struct cf_source *source, uint64_t below);
  */
 struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set, struct cf_source *common,
                               struct cf_source *own, bool plain);
-/* A stream of the rank's own choice: also a default one. */
-int cf_own_stream(struct cf_source *own);
 
 #endif

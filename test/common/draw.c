@@ -63,8 +63,3 @@ struct cf_spec cf_random_spec(struct cf_worker *worker, const struct cf_set *set
     spec.recv_shift = (unsigned)cf_draw(own, 16 / size) * size;
     return spec;
 }
-
-int cf_own_stream(struct cf_source *own)
-{
-    return (int)cf_draw(own, CF_ALL_STREAMS);
-}

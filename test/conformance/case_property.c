@@ -24,7 +24,7 @@ void cf_case_property(struct cf_worker *worker)
                          own = cf_own_source(worker, (uint64_t)round);
         struct cf_batch *batch = random_batch(worker, 25, false, &common, &own);
         enum cf_style style = cf_draw(&common, 3) == 0 ? CF_GROUPED : CF_SINGLE;
-        int stream = cf_own_stream(&own);
+        int stream = (int)cf_draw(&own, CF_ALL_STREAMS); /* also a default one */
         cf_batch_load(batch, stream);
         cf_batch_issue(batch, style, stream);
         cf_batch_finish(batch, stream);
