@@ -5,9 +5,9 @@
  * The words there are emptied by the next two-shot kernel.
  *
  * Mutations: ONE_SLOT, NO_CLEAR_FLUSH, NO_GRID_WAIT, OWN_EPOCH_WORD, NO_FINISH_BARRIER, ONE_PART, LOST_WORD,
- * NO_ONESHOT_WIPE, NO_SCATTER_WIPE, NO_GATHER_WIPE, NO_ALLGATHER_WIPE, NO_REDUCESCATTER_WIPE, NO_BROADCAST_WIPE; of the
- * gather slots: ONE_GATHER_SLOT, GATHER_BY_EPOCH, OWN_GATHER_WORD, NEW_LEFT; of the words that a broadcast's receivers
- * send: NO_BEGUN_WORD, NO_BEGUN_WORD_TO_ROOT, NO_BEGUN_WORD_TO_RECEIVER, BEGUN_NOT_AWAITED_BY_ROOT,
+ * NO_WIPE (the kind of kernels whose words of the first hop are left), NO_BROADCAST_WIPE; of the gather slots:
+ * NO_GATHER_WIPE, ONE_GATHER_SLOT, GATHER_BY_EPOCH, OWN_GATHER_WORD, NEW_LEFT; of the words that a broadcast's
+ * receivers send: NO_BEGUN_WORD, NO_BEGUN_WORD_TO_ROOT, NO_BEGUN_WORD_TO_RECEIVER, BEGUN_NOT_AWAITED_BY_ROOT,
  * BEGUN_NOT_AWAITED_BY_RECEIVER, NO_BEGUN_WIPE.
  */
 #include "ranks.pml"
@@ -131,14 +131,8 @@ byte gathered[N * BLOCKS]; /* the accounts */
 #endif
 
 /* What is not emptied, of the words of the first hop. */
-#if defined(NO_ONESHOT_WIPE)
-#define IS_LEFT(source) (kind[n] == ONESHOT)
-#elif defined(NO_SCATTER_WIPE)
-#define IS_LEFT(source) (kind[n] == TWOSHOT)
-#elif defined(NO_ALLGATHER_WIPE)
-#define IS_LEFT(source) (kind[n] == ALLGATHER)
-#elif defined(NO_REDUCESCATTER_WIPE)
-#define IS_LEFT(source) (kind[n] == REDUCESCATTER)
+#if defined(NO_WIPE)
+#define IS_LEFT(source) (kind[n] == NO_WIPE)
 #elif defined(NO_BROADCAST_WIPE)
 #define IS_LEFT(source) (kind[n] >= BROADCAST && ROOT == (source))
 #elif defined(NO_BEGUN_WIPE)
