@@ -78,30 +78,22 @@ void cf_calls_end(struct cf_worker *worker, bool grouped, const struct cf_set *s
 
 /* --- who is in a communicator ------------------------------------------------------------------------------------- */
 
-/* Adds a rank of the job behind those whose keys are not larger; keys: of those that have been added, in order. */
-static void add_rank(struct cf_worker *worker, struct cf_set *set, int m, int world_rank, int key, int *keys)
+/* A rank of the job is rank `rank` of member m's communicator. */
+static void add_rank(struct cf_worker *worker, struct cf_set *set, int m, int rank, int world_rank)
 {
-    int at = set->nranks[m]++, *world = set->world[m];
-    for (; at > 0 && keys[at - 1] > key; at--) {
-        keys[at] = keys[at - 1];
-        world[at] = world[at - 1];
-    }
-    keys[at] = key;
-    world[at] = world_rank;
-    for (int r = 0; r < set->nranks[m]; r++) {
-        set->rank[m] = world[r] == worker->member[m].world_rank ? r : set->rank[m];
-    }
+    set->nranks[m]++;
+    set->world[m][rank] = world_rank;
+    set->rank[m] = world_rank == worker->member[m].world_rank ? rank : set->rank[m];
 }
 
 void cf_set_fill(struct cf_worker *worker, int without, struct cf_set *set)
 {
-    int keys[CF_MAX_RANKS];
     set->whole = without < 0;
     for (int m = 0; m < worker->members; m++) {
         set->nranks[m] = 0;
         for (int r = 0; r < worker->nranks; r++) {
             if (r != without) {
-                add_rank(worker, set, m, r, 0, keys);
+                add_rank(worker, set, m, set->nranks[m], r);
             }
         }
     }
@@ -174,7 +166,6 @@ static void init_all(struct cf_worker *worker, struct cf_set *set)
 void cf_set_create_first(struct cf_worker *worker, enum cf_maker maker, int ranks, struct cf_set *set_p)
 {
     ncclUniqueId id[SCALABLE_IDS];
-    int keys[CF_MAX_RANKS];
     *set_p = (struct cf_set){.whole = ranks == worker->nranks, .expected = served_makers[maker]};
     for (int i = 0; i < count_ids(maker, ranks); i++) {
         id[i] = cf_next_id(worker, 0, NULL);
@@ -184,7 +175,7 @@ void cf_set_create_first(struct cf_worker *worker, enum cf_maker maker, int rank
     for (int m = 0; cf_use(worker, m); m++) {
         int rank = worker->member[m].world_rank;
         for (int r = 0; r < ranks && rank < ranks; r++) {
-            add_rank(worker, set_p, m, r, 0, keys);
+            add_rank(worker, set_p, m, r, r);
         }
         ncclResult_t result = rank < ranks ? init_member(maker, id, ranks, rank, &set_p->comm[m]) : ncclSuccess;
         if (!cf_started(worker, result)) {
@@ -236,11 +227,20 @@ static void end_children(struct cf_worker *worker, const struct cf_set *parent, 
     check_set(worker, set);
 }
 
+/* The rank of a parent's rank among those of its colour: by key, and those of one key in their order. */
+static int split_rank(const int *color, const int *key, int nranks, int rank)
+{
+    int before = 0;
+    for (int r = 0; r < nranks; r++) {
+        before += color[r] == color[rank] && (key[r] < key[rank] || (key[r] == key[rank] && r < rank));
+    }
+    return before;
+}
+
 void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const int *color, const int *key, int flags,
                   struct cf_set *set_p)
 {
     ncclConfig_t config;
-    int keys[CF_MAX_RANKS];
     *set_p = (struct cf_set){.whole = parent->whole, .expected = parent->expected};
     double start = cf_now();
     if (cf_use(worker, 0) &&
@@ -256,7 +256,7 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
                  CommSplit(parent->comm[m], color[mine], key[mine], &set_p->comm[m], configure(flags, &config)));
         for (int r = 0; r < parent->nranks[m] && color[mine] != NCCL_SPLIT_NOCOLOR; r++) {
             if (color[r] == color[mine]) {
-                add_rank(worker, set_p, m, parent->world[m][r], key[r], keys);
+                add_rank(worker, set_p, m, split_rank(color, key, parent->nranks[m], r), parent->world[m][r]);
             }
         }
         set_p->whole &= set_p->nranks[m] == parent->nranks[m];
@@ -268,7 +268,7 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, const 
                    struct cf_set *set_p)
 {
     ncclConfig_t config;
-    int without[CF_MAX_RANKS], count = 0, keys[CF_MAX_RANKS];
+    int without[CF_MAX_RANKS], count = 0;
     if (nccl.CommShrink == NULL) {
         return false;
     }
@@ -286,7 +286,7 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, const 
         }
         for (int r = 0; r < parent->nranks[m]; r++) {
             if (!excluded[r]) {
-                add_rank(worker, set_p, m, parent->world[m][r], 0, keys);
+                add_rank(worker, set_p, m, set_p->nranks[m], parent->world[m][r]);
             }
         }
         CF_START(worker, CommShrink(parent->comm[m], without, count, &set_p->comm[m], configure(flags, &config),
