@@ -215,28 +215,11 @@ static void run_ranks(uint32_t first, uint32_t count)
     unit_run_threads(live, ranks, sizeof *ranks, LANES * count);
 }
 
-/* All in a child, so that a crash is one failed point. Two processes: the second rank is the child's child. */
-static void run_child(int processes)
-{
-    int status = 0;
-    alarm(180); /* a rank that has crashed leaves the others at a barrier */
-    pid_t pid = processes > 1 ? fork() : 0;
-    if (processes == 1) {
-        run_ranks(0, RANKS);
-        exit(0);
-    }
-    if (pid == 0) {
-        alarm(180);
-        run_ranks(1, 1);
-        exit(0);
-    }
-    run_ranks(0, 1);
-    exit(waitpid(pid, &status, 0) == pid && status == 0 ? 0 : 1);
-}
-
+/* In children, so that a crash is one failed point. The ranks are dealt out to them. */
 static void test_processes(int processes, unsigned seed, unsigned seconds)
 {
-    int status;
+    int status = 0;
+    pid_t pid[RANKS];
     pthread_barrierattr_t shared;
     all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     all->end_ns = oh_now_ns() + seconds * SECOND;
@@ -247,12 +230,20 @@ static void test_processes(int processes, unsigned seed, unsigned seconds)
         all->lane[l].seed = seed + (unsigned)l * 1000003;
     }
     fflush(stdout);
-    pid_t pid = fork();
-    if (pid == 0) {
-        run_child(processes);
+    for (int p = 0; p < processes; p++) {
+        pid[p] = fork();
+        if (pid[p] == 0) {
+            alarm(180); /* a rank that has crashed leaves the others at a barrier */
+            run_ranks((uint32_t)(p * RANKS / processes), (uint32_t)(RANKS / processes));
+            exit(0);
+        }
     }
-    bool ended = waitpid(pid, &status, 0) == pid && status == 0;
-    tap_ok(ended, "%d process%s: no crash (status %x)", processes, processes > 1 ? "es" : "", (unsigned)status);
+    for (int p = 0; p < processes; p++) {
+        int of_child = -1;
+        waitpid(pid[p], &of_child, 0);
+        status |= of_child;
+    }
+    tap_ok(status == 0, "%d process%s: no crash (status %x)", processes, processes > 1 ? "es" : "", (unsigned)status);
     tap_ok(all->rounds > 0 && all->slow == 0, "%u set-ups, all of which ended", all->rounds);
     tap_ok(all->broken == 0, "%u times a rank was going to serve all the same, with sound pointers", all->noisy_served);
     tap_ok(all->quiet_served == RANKS * all->quiet, "%u of them without a writer: served", all->quiet);
