@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* comm.c - communicators in every way that NCCL has of making them */
-#include <string.h>
 #include <unistd.h>
 
 #include "test/common/worker.h"

@@ -5,9 +5,7 @@
  * The mapping of its segment shows whether it is freed.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "comm/attach/attach.h"

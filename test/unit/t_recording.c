@@ -3,7 +3,6 @@
  * t_recording.c - the reader of recordings (topo/json.c) on good, cut, damaged and foreign ones; on hostile ones:
  * test/fuzz/fuzz_recording.c
  */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
