@@ -105,7 +105,7 @@ void run_calls(const struct call *calls, int count);
 void prepare_call(struct call *call, unsigned *seed);
 void release_call(struct call *call);
 
-/* Runs calls on a node of their own, and checks every one. NULL: right on all ranks; else what is wrong. */
-const char *run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, int count, unsigned *seed);
+/* Runs calls on a node of their own, and checks every one. False: a note says what is wrong. */
+bool run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, int count, unsigned *seed);
 
 #endif

@@ -121,28 +121,31 @@ static const char *check_call(const struct call *call)
     return NULL;
 }
 
-const char *run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, int count, unsigned *seed)
+bool run_and_check(unsigned ranks, uint32_t epoch, struct call *calls, int count, unsigned *seed)
 {
-    const char *wrong = NULL;
+    bool right = true;
     start_node(ranks, epoch);
     for (int i = 0; i < count; i++) {
         prepare_call(&calls[i], seed);
     }
     run_calls(calls, count);
     for (int i = 0; i < count; i++) {
-        const char *here = check_call(&calls[i]);
-        if (here && !wrong) {
-            wrong = here;
+        const char *wrong = check_call(&calls[i]);
+        if (wrong && right) {
+            right = false;
             tap_note("call %d: %s %s %s any %d items %u count %llu blocks %u in_place %d: %s", i,
                      algorithm_names[calls[i].algorithm], cf_op_names[calls[i].op], cf_types[calls[i].type].name,
                      calls[i].any, calls[i].items, (unsigned long long)calls[i].count, calls[i].blocks,
-                     calls[i].in_place, here);
+                     calls[i].in_place, wrong);
         }
         release_call(&calls[i]);
     }
     for (unsigned r = 0; r < ranks; r++) {
-        wrong = wrong || is_emptied(r) ? wrong : "words that are not empty behind the last kernel";
+        if (right && !is_emptied(r)) {
+            right = false;
+            tap_note("rank %u: words that are not empty behind the last kernel", r);
+        }
     }
     stop_node();
-    return wrong;
+    return right;
 }

@@ -89,8 +89,8 @@ static struct call random_call(unsigned ranks, unsigned *seed)
 }
 
 /* A point about a list of calls; in test_protocols the first that fails is the last. */
-#define POINT(wrong_, ...)                                                                                             \
-    if (!tap_ok(!(wrong_), __VA_ARGS__) && watch_seconds > 0) {                                                        \
+#define POINT(right_, ...)                                                                                             \
+    if (!tap_ok((right_), __VA_ARGS__) && watch_seconds > 0) {                                                         \
         exit(tap_done());                                                                                              \
     }
 
@@ -104,9 +104,8 @@ static void test_random_calls(unsigned ranks, uint32_t epoch, unsigned seed)
     for (int i = 0; i < count; i++) {
         calls[i] = random_call(ranks, &seed);
     }
-    const char *wrong = run_and_check(ranks, epoch, calls, count, &seed);
-    POINT(wrong, "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count,
-          epoch);
+    POINT(run_and_check(ranks, epoch, calls, count, &seed),
+          "n=%u: %d calls, algorithm, grid, type, size and alignment changing, from epoch %u", ranks, count, epoch);
 }
 
 /* Kernels that follow one another with nothing between, blocks far apart. */
@@ -130,8 +129,7 @@ static void test_early_triggers(unsigned ranks, unsigned seed)
             call->half[r] = rand_r(&seed) % 3 == 0;
         }
     }
-    const char *wrong = run_and_check(ranks, 1, calls, LIST, &seed);
-    POINT(wrong, "n=%u: kernels with early triggers", ranks);
+    POINT(run_and_check(ranks, 1, calls, LIST, &seed), "n=%u: kernels with early triggers", ranks);
 }
 
 /* Sums of so few words that the kernels for the CPU have a quad for each. There a quad is a thread, so which threads of
@@ -154,8 +152,7 @@ static void test_quads(unsigned ranks, unsigned seed)
                           .concurrent = true,
                           .early_trigger = true};
     }
-    const char *wrong = run_and_check(ranks, 1, calls, LIST, &seed);
-    POINT(wrong, "n=%u: sums in quads", ranks);
+    POINT(run_and_check(ranks, 1, calls, LIST, &seed), "n=%u: sums in quads", ranks);
 }
 
 /* One-shot messages of one size in grids that change: a place belongs to another block in each call. */
@@ -171,8 +168,7 @@ static void test_grids(unsigned ranks, unsigned seed)
                                  .concurrent = i % 4 > 0,
                                  .early_trigger = true};
     }
-    const char *wrong = run_and_check(ranks, 1, calls, count, &seed);
-    POINT(wrong, "n=%u: oneshot in grids that change", ranks);
+    POINT(run_and_check(ranks, 1, calls, count, &seed), "n=%u: oneshot in grids that change", ranks);
 }
 
 /* Aborts once a kernel has told that it waits, or never will. Returns how many blocks had triggered by then. */
@@ -266,7 +262,7 @@ static void test_queued_behind_abort(enum algorithm algorithm, uint64_t count)
             sent[r] = i == 0 ? memcpy(unit_need(malloc(bytes)), node.staging[r], bytes) : sent[r];
         }
     }
-    POINT(!same, "%s of %u: behind a kernel that an abort has ended, a queued one sends nothing",
+    POINT(same, "%s of %u: behind a kernel that an abort has ended, a queued one sends nothing",
           algorithm_names[algorithm], (unsigned)count);
     for (int i = 0; i < 2; i++) {
         release_call(&calls[i]);
@@ -295,7 +291,7 @@ static void test_trigger(unsigned ranks, enum algorithm algorithm, uint64_t coun
     pthread_create(&thread, NULL, run_rank, &job);
     const unsigned triggers = abort_waiting();
     pthread_join(thread, NULL);
-    POINT(triggers != (late ? 0 : 1), "n=%u: %s of %u: triggers %s", ranks, algorithm_names[algorithm], (unsigned)count,
+    POINT(triggers == (late ? 0 : 1), "n=%u: %s of %u: triggers %s", ranks, algorithm_names[algorithm], (unsigned)count,
           late ? "late" : "early");
     release_call(&call);
     stop_node();
@@ -344,8 +340,7 @@ static void test_escapes(enum algorithm algorithm, unsigned seed)
         calls[c] =
             (struct call){.algorithm = algorithm, .type = ncclInt32, .family = CF_SENTINEL, .count = 120, .blocks = 3};
     }
-    const char *wrong = run_and_check(3, 1, calls, LIST, &seed);
-    POINT(wrong, "%s: integers that go by escape bytes", algorithm_names[algorithm]);
+    POINT(run_and_check(3, 1, calls, LIST, &seed), "%s: integers that go by escape bytes", algorithm_names[algorithm]);
 }
 
 /*
@@ -374,9 +369,8 @@ static void test_inputs(unsigned ranks, enum algorithm algorithm, ncclDataType_t
             }
         }
     }
-    const char *wrong = run_and_check(ranks, 1, calls, count, &seed);
-    POINT(wrong, "n=%u: %s %s: every op%s", ranks, algorithm_names[algorithm], cf_types[type].name,
-          ranks == 3 ? ", inputs that hold the marker, special numbers" : "");
+    POINT(run_and_check(ranks, 1, calls, count, &seed), "n=%u: %s %s: every op%s", ranks, algorithm_names[algorithm],
+          cf_types[type].name, ranks == 3 ? ", inputs that hold the marker, special numbers" : "");
 }
 
 static int test_protocols(unsigned seed)
