@@ -38,6 +38,7 @@ for setting in NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO 'NCCL_C
     answers "$setting" 1 "falls back to NCCL: ${setting/|/[|]} is set" -- run_limited env "$setting" "$onehop" topo
 done
 ONEHOP_DISABLE=0 ONEHOP_MAX_BYTES=1K answers "values that leave onehop on" 0 '^ONEHOP_MAX_BYTES=1K$' -- topo
+ONEHOP_INVARIANT=1 ONEHOP_MAX_BYTES=0 answers "no cap for invariant sums" 0 '^ONEHOP_MAX_BYTES=0$' -- topo
 mkdir home
 echo NCCL_P2P_LEVEL=LOC | tee home/.nccl.conf >nccl.conf
 HOME=$scratch/home answers "~/.nccl.conf" 1 'falls back to NCCL: NCCL_P2P_LEVEL=LOC is set' -- topo

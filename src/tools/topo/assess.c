@@ -255,10 +255,13 @@ static const char *remedy_for_problem(const struct oh_node *node)
 static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
 {
     static const enum oh_node_variable ours[] = {OH_NODE_DISABLE, OH_NODE_MAX_BYTES};
+    const bool invariant = strcmp(node->variable[OH_NODE_INVARIANT].value, "1") == 0;
     uint64_t number;
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) { /* the values 1 and 0 of these turn onehop off */
         const char *value = node->variable[ours[i]].value;
-        if (oh_number_parse(value, true, UINT64_C(1) << 30, &number) && number == (ours[i] == OH_NODE_DISABLE)) {
+        const bool has_effect = ours[i] == OH_NODE_DISABLE || !invariant; /* one order of sums has no cap */
+        if (has_effect && oh_number_parse(value, true, UINT64_C(1) << 30, &number) &&
+            number == (ours[i] == OH_NODE_DISABLE)) {
             snprintf(verdict->reason, sizeof verdict->reason, "%s=%.40s is set", oh_node_variable_names[ours[i]],
                      value);
             verdict->remedy = "unset that variable";
@@ -268,8 +271,7 @@ static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
     bool good = oh_topo_allowed(node->variable[OH_NODE_P2P_DISABLE].value, node->variable[OH_NODE_P2P_LEVEL].value,
                                 node->variable[OH_NODE_CTA_POLICY].value, verdict->reason, sizeof verdict->reason);
     verdict->remedy = good ? NULL : "unset that variable, in the environment or in nccl.conf; NCCL obeys it, too";
-    if (good && strcmp(node->variable[OH_NODE_INVARIANT].value, "1") != 0 &&
-        strcasecmp(node->variable[OH_NODE_PINNED].value, "serve") != 0 &&
+    if (good && !invariant && strcasecmp(node->variable[OH_NODE_PINNED].value, "serve") != 0 &&
         !oh_topo_allowed_by_algo(node->variable[OH_NODE_ALGO].value, verdict->reason, sizeof verdict->reason)) {
         verdict->remedy = "or set ONEHOP_PINNED=serve, if NCCL_ALGO is set for another reason than the order of sums";
         return false;
