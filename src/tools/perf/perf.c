@@ -25,8 +25,7 @@ static size_t next_size(const struct oh_perf_options *options, size_t bytes)
     return options->step_bytes ? bytes + options->step_bytes : bytes * options->step_factor;
 }
 
-/* The rows that the options ask for. Writes them to `rows` unless it is NULL; returns their number. */
-static size_t list_rows(const struct oh_perf_options *options, struct oh_perf_row *rows)
+size_t oh_perf_list_rows(const struct oh_perf_options *options, struct oh_perf_row *rows)
 {
     size_t count = 0;
     for (int i = 0; i < OH_PERF_MODES * OH_PERF_TYPES * OH_PERF_OPS; i++) {
@@ -229,13 +228,13 @@ static void settle_ranks(struct oh_perf_options *options)
 static void measure(struct oh_perf_options *options, FILE *table, struct oh_perf_run *run)
 {
     if (options->ranks == 0) {
-        list_rows(options, NULL); /* before anything is asked of the machine: they may be too many */
+        oh_perf_list_rows(options, NULL); /* before anything is asked of the machine: they may be too many */
     }
     settle_ranks(options);
-    const size_t rows = list_rows(options, NULL);
+    const size_t rows = oh_perf_list_rows(options, NULL);
     struct oh_perf_shared *shared = oh_workers_map(sizeof *shared + rows * sizeof *shared->row);
     shared->options = options;
-    shared->rows = list_rows(options, shared->row);
+    shared->rows = oh_perf_list_rows(options, shared->row);
     begin_run(options, shared, run);
     struct watch watch = {.shared = shared, .run = run, .table = table};
     oh_perf_run(shared, take_news, &watch);

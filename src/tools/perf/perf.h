@@ -228,6 +228,12 @@ void oh_perf_parse(int argc, char **argv, struct oh_perf_options *options);
 
 /* perf/perf.c */
 
+/*
+ * Lists the rows that the options ask for, by mode, type, op and size. Writes them to `rows` unless it is NULL; returns
+ * their number. Ends the command if there are none, or too many.
+ */
+size_t oh_perf_list_rows(const struct oh_perf_options *options, struct oh_perf_row *rows);
+
 /* Puts the common options into force after they were read: the mode, --simulated, the path of onehop. argv is the
  * subcommand's. */
 void oh_perf_settle(char **argv, struct oh_perf_options *options);

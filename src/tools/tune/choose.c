@@ -59,22 +59,16 @@ static void add_candidates(const struct oh_tune *tune, struct oh_tune_point *poi
     }
 }
 
-bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes)
-{
-    const uint32_t parts =
-        oh_collective_parts((enum onehop_collective)options->perf.collective, (uint32_t)options->perf.ranks);
-    return options->perf.type[type] && oh_perf_types[type].size * parts <= bytes;
-}
-
 void oh_tune_list(struct oh_tune *tune)
 {
     const struct oh_perf_options *perf = &tune->options->perf;
     oh_tuning_shipped(tune->key.gpu, tune->key.nranks, &tune->shipped, NULL);
+    const uint32_t parts = oh_collective_parts(tune->collective, tune->key.nranks);
     tune->points = 0;
     for (uint64_t bytes = perf->min_bytes; bytes <= perf->max_bytes; bytes *= 2) {
         bool asked = false;
         for (int type = 0; type < OH_PERF_TYPES; type++) {
-            asked |= oh_tune_has_type(tune->options, type, bytes);
+            asked |= perf->type[type] && oh_perf_types[type].size * parts <= bytes;
         }
         if (asked && tune->points < OH_TUNE_POINTS) {
             struct oh_tune_point *point = &tune->point[tune->points++];

@@ -34,22 +34,20 @@ struct trials {
     size_t done;                            /* tasks whose times have been taken */
 };
 
-/* Lists the tasks of a candidate, smallest first. */
+/* Lists the tasks of a candidate: rows of a size that has it. A row may have some bytes less than its point. */
 static void list_tasks(struct trials *trials)
 {
-    const struct oh_tune_options *options = trials->tune->options;
+    struct oh_perf_row *row = trials->shared->row;
+    const size_t rows = oh_perf_list_rows(&trials->tune->options->perf, row);
     size_t tasks = 0;
-    for (int i = 0; i < MAX_TASKS; i++) {
-        const int mode = i / OH_TUNE_POINTS / OH_PERF_TYPES, type = i / OH_TUNE_POINTS % OH_PERF_TYPES;
-        struct oh_tune_point *point = &trials->tune->point[i % OH_TUNE_POINTS];
-        if (i % OH_TUNE_POINTS < trials->tune->points && options->perf.mode[mode] &&
-            oh_tune_has_type(options, type, point->bytes) && trials->candidate < point->candidates) {
-            const size_t size =
-                oh_perf_types[type].size * oh_collective_parts(trials->tune->collective, trials->tune->key.nranks);
-            const size_t count = point->bytes / size;
+    for (size_t i = 0; i < rows; i++) {
+        struct oh_tune_point *point = trials->tune->point;
+        while (point->bytes < row[i].bytes) {
+            point++;
+        }
+        if (trials->candidate < point->candidates) {
             trials->point[tasks] = point;
-            trials->shared->row[tasks++] = (struct oh_perf_row){
-                .mode = mode, .type = type, .op = OH_PERF_SUM, .bytes = count * size, .count = count};
+            row[tasks++] = row[i];
         }
     }
     trials->shared->rows = tasks;

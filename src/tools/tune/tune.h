@@ -77,9 +77,6 @@ int oh_tune_choose(const struct oh_tune_point *point, struct oh_plan_row *row_p)
 /* Lists the rows of the table: the choices, and around the sizes measured what the shipped table has. */
 void oh_tune_rows(const struct oh_tune *tune, struct oh_plan_rows *rows_p);
 
-/* True when it is a type of the options and `bytes` hold one element. */
-bool oh_tune_has_type(const struct oh_tune_options *options, int type, uint64_t bytes);
-
 /*
  * tune/table_text.c: writes a text with one table, which src/plan/tuning.c reads. comment: of each row of the
  * collective `commented`, or NULL.
