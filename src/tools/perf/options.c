@@ -77,7 +77,6 @@ struct oh_perf_options oh_perf_defaults(const char *types)
         .rounds = 20,
         .timeout_s = 120,
         .check = true,
-        .mode = {true, true},
         .op = {[OH_PERF_SUM] = true},
         .side = {[OH_PERF_STOCK] = true, [OH_PERF_ONEHOP] = true},
         .nccl = "libnccl.so.2",

@@ -297,8 +297,8 @@ static void run_all(struct oh_perf_options *options, struct oh_perf_run *run)
 void oh_perf_settle(char **argv, struct oh_perf_options *options)
 {
     static char library[PATH_MAX];
-    if (options->only[OH_PERF_GRAPH] || options->only[OH_PERF_EAGER]) {
-        memcpy(options->mode, options->only, sizeof options->mode);
+    if (!options->mode[OH_PERF_GRAPH] && !options->mode[OH_PERF_EAGER]) {
+        options->mode[OH_PERF_GRAPH] = options->mode[OH_PERF_EAGER] = true;
     }
     if (options->simulated) {
         oh_tool_simulate(argv);

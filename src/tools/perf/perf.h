@@ -105,8 +105,7 @@ struct oh_perf_options {
     int nccl_memory;            /* 1: buffers of ncclMemAlloc; 0: of cuMemAlloc */
     int check;
     bool floor;
-    bool mode[OH_PERF_MODES];
-    bool only[OH_PERF_MODES]; /* asked for by name; none: all of `mode` */
+    bool mode[OH_PERF_MODES]; /* none is asked for by name: oh_perf_settle sets all */
     bool type[OH_PERF_TYPES];
     bool op[OH_PERF_OPS];
     bool side[OH_PERF_SIDES];
@@ -125,7 +124,7 @@ struct oh_perf_options {
     {"minbytes", 'b', oh_option_size, OH_RANGE(&(perf_)->min_bytes, 1, (most_))},                                      \
         {"maxbytes", 'e', oh_option_size, OH_RANGE(&(perf_)->max_bytes, 1, (most_))},                                  \
         {"datatype", 'd', oh_option_list, OH_WORDS((perf_)->type, oh_perf_type_names)},                                \
-        {"graph", 0, NULL, &(perf_)->only[OH_PERF_GRAPH]}, {"eager", 0, NULL, &(perf_)->only[OH_PERF_EAGER]},          \
+        {"graph", 0, NULL, &(perf_)->mode[OH_PERF_GRAPH]}, {"eager", 0, NULL, &(perf_)->mode[OH_PERF_EAGER]},          \
         {"rounds", 0, oh_option_int, OH_RANGE(&(perf_)->rounds, 1, OH_PERF_ROUNDS)},                                   \
         {"nccl", 0, oh_option_path, &(perf_)->nccl}, {"onehop", 0, oh_option_path, &(perf_)->onehop},                  \
     {                                                                                                                  \
