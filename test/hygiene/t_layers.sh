@@ -28,7 +28,7 @@ tools/run: tools/shared
 tools/stat: plan tools/shared
 tools/topo: kernels tools/shared topo util
 tools/doctor: comm/shared gpu onehop tools/shared topo util
-tools/perf: gpu kernels onehop plan tools/shared util
+tools/perf: comm/nccl gpu kernels onehop plan tools/shared util
 tools/tune: plan tools/perf tools/shared util
 tools: onehop tools/shared
 '

@@ -25,30 +25,6 @@ static ncclRedOp_t nccl_op(const struct oh_perf_thread *thread, enum oh_perf_op 
     return op == OH_PERF_MULSUM ? thread->mulsum : builtin[op];
 }
 
-void oh_perf_call(struct oh_perf_thread *thread, enum oh_perf_side side, const struct oh_perf_call *call)
-{
-    const cudaStream_t stream = (cudaStream_t)thread->stream;
-    switch ((enum onehop_collective)thread->options->collective) {
-    case ONEHOP_ALLGATHER:
-        OH_PERF_NCCL(thread, "ncclAllGather",
-                     api[side].all_gather(call->send, call->recv, call->count, call->type, thread->comm, stream));
-        break;
-    case ONEHOP_REDUCESCATTER:
-        OH_PERF_NCCL(
-            thread, "ncclReduceScatter",
-            api[side].reduce_scatter(call->send, call->recv, call->count, call->type, call->op, thread->comm, stream));
-        break;
-    case ONEHOP_BROADCAST:
-        OH_PERF_NCCL(thread, "ncclBroadcast",
-                     api[side].broadcast(call->send, call->recv, call->count, call->type, 0, thread->comm, stream));
-        break;
-    default:
-        OH_PERF_NCCL(
-            thread, "ncclAllReduce",
-            api[side].all_reduce(call->send, call->recv, call->count, call->type, call->op, thread->comm, stream));
-    }
-}
-
 /* Where a call's buffers are, and how long. */
 struct place {
     CUdeviceptr send, recv;
@@ -74,31 +50,53 @@ static struct place place_of(const struct oh_perf_thread *thread, const struct o
     return place;
 }
 
-/* A call that moves goes through the buffers as those of nccl-tests do (startColl), so that no cache holds its input.
+/*
+ * A broadcast is from rank 0. A call that moves goes through the buffers as those of nccl-tests do (startColl), so that
+ * no cache holds its input.
  */
 static void call_once(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int number)
 {
     const struct oh_perf_row *row = workload->row;
+    const struct oh_nccl *nccl = &thread->nccl[workload->side];
     const size_t places = thread->options->max_bytes / workload->bytes;
     const struct place place =
         place_of(thread, workload, workload->moves ? (size_t)number % places * workload->bytes : 0);
-    const struct oh_perf_call call = {(const void *)(uintptr_t)place.send, (void *)(uintptr_t)place.recv, row->count,
-                                      oh_perf_types[row->type].nccl, nccl_op(thread, row->op)};
-    oh_perf_call(thread, workload->side, &call);
+    const void *send = (const void *)(uintptr_t)place.send;
+    void *recv = (void *)(uintptr_t)place.recv;
+    const ncclDataType_t type = oh_perf_types[row->type].nccl;
+    const ncclRedOp_t op = nccl_op(thread, row->op);
+    const cudaStream_t stream = (cudaStream_t)thread->stream;
+    switch ((enum onehop_collective)thread->options->collective) {
+    case ONEHOP_ALLGATHER:
+        oh_perf_check_nccl(thread, "ncclAllGather",
+                           nccl->AllGather(send, recv, row->count, type, thread->comm, stream));
+        break;
+    case ONEHOP_REDUCESCATTER:
+        oh_perf_check_nccl(thread, "ncclReduceScatter",
+                           nccl->ReduceScatter(send, recv, row->count, type, op, thread->comm, stream));
+        break;
+    case ONEHOP_BROADCAST:
+        oh_perf_check_nccl(thread, "ncclBroadcast",
+                           nccl->Broadcast(send, recv, row->count, type, 0, thread->comm, stream));
+        break;
+    default:
+        oh_perf_check_nccl(thread, "ncclAllReduce",
+                           nccl->AllReduce(send, recv, row->count, type, op, thread->comm, stream));
+    }
 }
 
 /* An iteration is one call, or a group of them. */
 static void issue_calls(struct oh_perf_thread *thread, const struct oh_perf_workload *workload, int i)
 {
-    const struct oh_perf_api *api = &thread->api[workload->side];
+    const struct oh_nccl *nccl = &thread->nccl[workload->side];
     if (workload->aggregate > 1) {
-        api->group_start();
+        nccl->GroupStart();
     }
     for (int j = 0; j < workload->aggregate; j++) {
         call_once(thread, workload, i * workload->aggregate + j);
     }
     if (workload->aggregate > 1) {
-        OH_PERF_NCCL(thread, "ncclGroupEnd", api[workload->side].group_end());
+        oh_perf_check_nccl(thread, "ncclGroupEnd", nccl->GroupEnd());
     }
 }
 
@@ -309,6 +307,18 @@ static void name_servers(struct oh_perf_thread *thread, const onehop_comm_info_t
     }
 }
 
+void oh_perf_call_first(struct oh_perf_thread *thread)
+{
+    onehop_comm_info_t *info = &thread->shared->info;
+    const struct oh_perf_row row = {.bytes = 1, .count = 1}; /* of the first type and op: a sum of int8 */
+    const struct oh_perf_workload workload = make_workload(&row, OH_PERF_ONEHOP, 1, 1);
+    run(thread, &workload);
+    OH_PERF_CU(thread, stream_synchronize(thread->stream));
+    if (thread->rank == 0 && thread->onehop_info(thread->comm, info, sizeof *info) != 0) {
+        snprintf(info->reason, sizeof info->reason, "the communicator is unknown to onehop");
+    }
+}
+
 /* Eager calls of the row's shape, so that whatever is made at first use exists before anything is captured. */
 static void warm_up(struct oh_perf_thread *thread, const struct oh_perf_row *row)
 {
@@ -372,8 +382,9 @@ void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row)
     fill_values(thread, row);
     if (row->op == OH_PERF_MULSUM) { /* belongs to a communicator and a type */
         oh_perf_scalar(type, &scalar);
-        OH_PERF_NCCL(thread, "ncclRedOpCreatePreMulSum",
-                     op_create(&thread->mulsum, &scalar, type->nccl, ncclScalarHostImmediate, thread->comm));
+        oh_perf_check_nccl(thread, "ncclRedOpCreatePreMulSum",
+                           thread->nccl[OH_PERF_ONEHOP].RedOpCreatePreMulSum(&thread->mulsum, &scalar, type->nccl,
+                                                                             ncclScalarHostImmediate, thread->comm));
     }
     warm_up(thread, row);
     thread->onehop_info(thread->comm, &before, sizeof before);
@@ -391,6 +402,7 @@ void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row)
         atomic_fetch_add(&thread->shared->rows_done, 1);
     }
     if (row->op == OH_PERF_MULSUM) {
-        OH_PERF_NCCL(thread, "ncclRedOpDestroy", op_destroy(thread->mulsum, thread->comm));
+        oh_perf_check_nccl(thread, "ncclRedOpDestroy",
+                           thread->nccl[OH_PERF_ONEHOP].RedOpDestroy(thread->mulsum, thread->comm));
     }
 }

@@ -36,6 +36,13 @@ void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresu
     }
 }
 
+void oh_perf_check_nccl(const struct oh_perf_thread *thread, const char *call, ncclResult_t result)
+{
+    if (result != ncclSuccess) {
+        OH_PERF_FAIL(thread, "%s: %s", call, thread->error_string(result));
+    }
+}
+
 /* --- opening ---------------------------------------------------------------------------------------------------- */
 
 static void open_device(struct oh_perf_thread *thread)
@@ -62,14 +69,15 @@ static void open_device(struct oh_perf_thread *thread)
         name_, offsetof(struct oh_perf_thread, member_), needed_                                                       \
     }
 
-/* Opens a library and sets the thread's pointers to its functions. */
-static void open_library(struct oh_perf_thread *thread, const char *path, const struct oh_symbol *symbols, size_t count)
+/* Opens a library and sets the pointers of a table to its functions. */
+static void open_library(struct oh_perf_thread *thread, const char *path, const struct oh_symbol *symbols, size_t count,
+                         void *table_p)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         OH_PERF_FAIL(thread, "cannot load %s", dlerror());
     }
-    if (oh_symbols_load(library, symbols, count, thread)) {
+    if (oh_symbols_load(library, symbols, count, table_p)) {
         OH_PERF_FAIL(thread, "%s", dlerror());
     }
 }
@@ -85,19 +93,21 @@ static void need(struct oh_perf_thread *thread, bool there, const char *option, 
     }
 }
 
+/* The functions of NCCL that onehop exports. Of the optional ones it hides those that this NCCL does not have. */
+#define REQUIRED(name_, ...) {"nccl" #name_, offsetof(struct oh_nccl, name_), true},
+#define OPTIONAL(name_, ...) {"nccl" #name_, offsetof(struct oh_nccl, name_), false},
+static const struct oh_symbol exported[] = {OH_NCCL_REQUIRED(REQUIRED) OH_NCCL_OPTIONAL(OPTIONAL)};
+
 /* NCCL's own functions, where those of the real library's names are onehop's. */
 static void open_stock(struct oh_perf_thread *thread)
 {
     if (!thread->stock_function("ncclAllReduce")) {
         OH_PERF_FAIL(thread, "%s is not NCCL 2.19 or later", thread->options->nccl);
     }
-#define STOCK(name_) (__typeof__(nccl##name_) *)thread->stock_function("nccl" #name_)
-    thread->api[OH_PERF_STOCK] = (struct oh_perf_api){.all_reduce = STOCK(AllReduce),
-                                                      .all_gather = STOCK(AllGather),
-                                                      .reduce_scatter = STOCK(ReduceScatter),
-                                                      .broadcast = STOCK(Broadcast),
-                                                      .group_start = STOCK(GroupStart),
-                                                      .group_end = STOCK(GroupEnd)};
+    for (size_t i = 0; i < sizeof exported / sizeof *exported; i++) {
+        void *function = thread->stock_function(exported[i].name);
+        memcpy((char *)&thread->nccl[OH_PERF_STOCK] + exported[i].offset, &function, sizeof function);
+    }
 }
 
 static void open_libraries(struct oh_perf_thread *thread)
@@ -108,27 +118,18 @@ static void open_libraries(struct oh_perf_thread *thread)
                                              FUNCTION("ncclMemAlloc", mem_alloc, false),
                                              FUNCTION("ncclCommWindowRegister", window_register, false),
                                              FUNCTION("ncclCommWindowDeregister", window_deregister, false)};
-    static const struct oh_symbol ours[] = {FUNCTION("ncclCommInitRank", comm_init_rank, true),
-                                            FUNCTION("ncclCommDestroy", comm_destroy, true),
-                                            FUNCTION("ncclRedOpCreatePreMulSum", op_create, true),
-                                            FUNCTION("ncclRedOpDestroy", op_destroy, true),
-                                            FUNCTION("ncclAllReduce", api[OH_PERF_ONEHOP].all_reduce, true),
-                                            FUNCTION("ncclAllGather", api[OH_PERF_ONEHOP].all_gather, true),
-                                            FUNCTION("ncclReduceScatter", api[OH_PERF_ONEHOP].reduce_scatter, true),
-                                            FUNCTION("ncclBroadcast", api[OH_PERF_ONEHOP].broadcast, true),
-                                            FUNCTION("ncclGroupStart", api[OH_PERF_ONEHOP].group_start, true),
-                                            FUNCTION("ncclGroupEnd", api[OH_PERF_ONEHOP].group_end, true),
-                                            FUNCTION("onehopVersion", onehop_version, true),
-                                            FUNCTION("onehopCommInfo", onehop_info, true),
-                                            FUNCTION("onehopAlgorithmName", algorithm_name, true),
-                                            FUNCTION("onehopStockFunction", stock_function, true)};
+    static const struct oh_symbol ours[] = {
+        FUNCTION("onehopVersion", onehop_version, true), FUNCTION("onehopCommInfo", onehop_info, true),
+        FUNCTION("onehopAlgorithmName", algorithm_name, true), FUNCTION("onehopStockFunction", stock_function, true)};
     const struct oh_perf_options *options = thread->options;
-    open_library(thread, options->nccl, stock, sizeof stock / sizeof *stock);
-    open_library(thread, options->onehop, ours, sizeof ours / sizeof *ours);
+    const size_t count = sizeof exported / sizeof *exported;
+    open_library(thread, options->nccl, stock, sizeof stock / sizeof *stock, thread);
+    open_library(thread, options->onehop, exported, count, &thread->nccl[OH_PERF_ONEHOP]);
+    open_library(thread, options->onehop, ours, sizeof ours / sizeof *ours, thread);
     if (options->side[OH_PERF_STOCK] || options->side[OH_PERF_WINDOWS]) {
         open_stock(thread);
     }
-    thread->api[OH_PERF_WINDOWS] = thread->api[OH_PERF_STOCK];
+    thread->nccl[OH_PERF_WINDOWS] = thread->nccl[OH_PERF_STOCK];
     need(thread, !options->side[OH_PERF_WINDOWS] || (thread->mem_alloc && thread->window_register), "--compare windows",
          "2.27", "windows");
     need(thread, !options->nccl_memory || thread->mem_alloc, "--memory nccl", "2.19", "ncclMemAlloc");
@@ -138,13 +139,14 @@ static void open_communicator(struct oh_perf_thread *thread)
 {
     struct oh_perf_shared *shared = thread->shared;
     if (thread->rank == 0) {
-        OH_PERF_NCCL(thread, "ncclGetUniqueId", get_unique_id(&shared->id));
-        OH_PERF_NCCL(thread, "ncclGetVersion", get_version(&shared->nccl_version));
+        oh_perf_check_nccl(thread, "ncclGetUniqueId", thread->get_unique_id(&shared->id));
+        oh_perf_check_nccl(thread, "ncclGetVersion", thread->get_version(&shared->nccl_version));
         shared->onehop_version = thread->onehop_version();
     }
     oh_perf_barrier(thread);
-    OH_PERF_NCCL(thread, "ncclCommInitRank",
-                 comm_init_rank(&thread->comm, thread->options->ranks, shared->id, thread->rank));
+    oh_perf_check_nccl(
+        thread, "ncclCommInitRank",
+        thread->nccl[OH_PERF_ONEHOP].CommInitRank(&thread->comm, thread->options->ranks, shared->id, thread->rank));
     oh_perf_barrier(thread);
 }
 
@@ -156,15 +158,16 @@ static CUdeviceptr new_buffer(struct oh_perf_thread *thread, bool nccl, size_t b
         OH_PERF_CU(thread, mem_alloc(&address, bytes));
         return address;
     }
-    OH_PERF_NCCL(thread, "ncclMemAlloc", mem_alloc(&buffer, bytes));
+    oh_perf_check_nccl(thread, "ncclMemAlloc", thread->mem_alloc(&buffer, bytes));
     return (CUdeviceptr)(uintptr_t)buffer;
 }
 
 /* Registers memory that NCCL may map on all ranks, on all ranks together. */
 static void open_window(struct oh_perf_thread *thread, CUdeviceptr memory, size_t bytes, void **window_p)
 {
-    OH_PERF_NCCL(thread, "ncclCommWindowRegister",
-                 window_register(thread->comm, (void *)(uintptr_t)memory, bytes, window_p, WINDOW_SYMMETRIC));
+    oh_perf_check_nccl(
+        thread, "ncclCommWindowRegister",
+        thread->window_register(thread->comm, (void *)(uintptr_t)memory, bytes, window_p, WINDOW_SYMMETRIC));
     if (!*window_p) {
         OH_PERF_FAIL(thread, "NCCL makes no windows here: they need P2P between all GPUs and CUDA's virtual memory "
                              "(NCCL_CUMEM_ENABLE, NCCL_WIN_ENABLE)");
@@ -194,26 +197,14 @@ static void open_buffers(struct oh_perf_thread *thread)
     thread->got = oh_tool_allocate(bytes + OH_PERF_GUARD);
 }
 
-/* A first call, with which onehop sets the communicator up; then onehop reports whether it serves the communicator. */
-static void call_first(struct oh_perf_thread *thread)
-{
-    onehop_comm_info_t *info = &thread->shared->info;
-    oh_perf_call(thread, OH_PERF_ONEHOP,
-                 &(struct oh_perf_call){(const void *)(uintptr_t)thread->send[OH_PERF_ONEHOP],
-                                        (void *)(uintptr_t)thread->recv[OH_PERF_ONEHOP], 1, ncclInt8, ncclSum});
-    OH_PERF_CU(thread, stream_synchronize(thread->stream));
-    if (thread->rank == 0 && thread->onehop_info(thread->comm, info, sizeof *info) != 0) {
-        snprintf(info->reason, sizeof info->reason, "the communicator is unknown to onehop");
-    }
-}
-
 static void close_all(struct oh_perf_thread *thread)
 {
     OH_PERF_CU(thread, stream_synchronize(thread->stream));
     for (int i = 0; i < 2 && thread->window[i]; i++) {
-        OH_PERF_NCCL(thread, "ncclCommWindowDeregister", window_deregister(thread->comm, thread->window[i]));
+        oh_perf_check_nccl(thread, "ncclCommWindowDeregister",
+                           thread->window_deregister(thread->comm, thread->window[i]));
     }
-    OH_PERF_NCCL(thread, "ncclCommDestroy", comm_destroy(thread->comm));
+    oh_perf_check_nccl(thread, "ncclCommDestroy", thread->nccl[OH_PERF_ONEHOP].CommDestroy(thread->comm));
     free(thread->input);
     free(thread->expected);
     free(thread->got);
@@ -263,7 +254,7 @@ static void *live(void *user)
     open_communicator(thread);
     open_buffers(thread);
     open_program(thread);
-    call_first(thread);
+    oh_perf_call_first(thread);
     if (thread->options->floor) {
         oh_perf_measure_floor(thread);
     }

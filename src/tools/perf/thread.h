@@ -8,18 +8,9 @@
 #ifndef OH_TOOLS_PERF_THREAD_H_
 #define OH_TOOLS_PERF_THREAD_H_
 
+#include "comm/nccl.h"
 #include "tools/perf/perf.h"
 #include "tools/shared/kernel.h"
-
-/* The functions of one side. */
-struct oh_perf_api {
-    __typeof__(ncclAllReduce) *all_reduce;
-    __typeof__(ncclAllGather) *all_gather;
-    __typeof__(ncclReduceScatter) *reduce_scatter;
-    __typeof__(ncclBroadcast) *broadcast;
-    __typeof__(ncclGroupStart) *group_start;
-    __typeof__(ncclGroupEnd) *group_end;
-};
 
 struct oh_perf_thread {
     const struct oh_perf_options *options;
@@ -40,11 +31,7 @@ struct oh_perf_thread {
     __typeof__(ncclGetVersion) *get_version;
     __typeof__(ncclGetUniqueId) *get_unique_id;
     __typeof__(ncclGetErrorString) *error_string;
-    __typeof__(ncclCommInitRank) *comm_init_rank; /* onehop's, which forwards; so are the next three */
-    __typeof__(ncclCommDestroy) *comm_destroy;
-    __typeof__(ncclRedOpCreatePreMulSum) *op_create;
-    __typeof__(ncclRedOpDestroy) *op_destroy;
-    struct oh_perf_api api[OH_PERF_SIDES];
+    struct oh_nccl nccl[OH_PERF_SIDES];         /* communicators and operations are made by onehop's, which forwards */
     ncclResult_t (*mem_alloc)(void **, size_t); /* NULL unless needed; nccl.h may be older than these */
     ncclResult_t (*window_register)(ncclComm_t, void *, size_t, void **, int);
     ncclResult_t (*window_deregister)(ncclComm_t, void *);
@@ -67,13 +54,8 @@ struct oh_perf_thread {
 void oh_perf_check(const struct oh_perf_thread *thread, const char *call, CUresult result);
 #define OH_PERF_CU(thread_, call_) oh_perf_check((thread_), #call_, oh_driver.call_)
 
-#define OH_PERF_NCCL(thread_, name_, call_)                                                                            \
-    do {                                                                                                               \
-        ncclResult_t result_ = (thread_)->call_;                                                                       \
-        if (result_ != ncclSuccess) {                                                                                  \
-            OH_PERF_FAIL((thread_), "%s: %s", (name_), (thread_)->error_string(result_));                              \
-        }                                                                                                              \
-    } while (0)
+/* Does the same for a call of NCCL. */
+void oh_perf_check_nccl(const struct oh_perf_thread *thread, const char *call, ncclResult_t result);
 
 /* For each side that the options have. */
 #define OH_PERF_EACH_SIDE(options_, side_)                                                                             \
@@ -112,17 +94,9 @@ void oh_perf_time(struct oh_perf_thread *thread, enum oh_perf_mode mode,
                   struct oh_perf_workload workload[OH_PERF_TIMES]);
 /* The median and the 99th percentile over the rounds of the slowest rank's time of shared->us[][index]. */
 void oh_perf_summarise(const struct oh_perf_thread *thread, int index, double *median_p, double *p99_p);
+/* A first call, with which onehop sets the communicator up; then onehop reports whether it serves the communicator. */
+void oh_perf_call_first(struct oh_perf_thread *thread);
 void oh_perf_measure(struct oh_perf_thread *thread, struct oh_perf_row *row);
-
-/* Makes a call of the run's collective; a broadcast is from rank 0. */
-struct oh_perf_call {
-    const void *send;
-    void *recv;
-    size_t count;
-    ncclDataType_t type;
-    ncclRedOp_t op;
-};
-void oh_perf_call(struct oh_perf_thread *thread, enum oh_perf_side side, const struct oh_perf_call *call);
 
 /* perf/thread.c: finds a kernel of kernels/floor.cu; enqueues that of the pattern. */
 struct oh_tool_kernel oh_perf_kernel(const struct oh_perf_thread *thread, const char *name);
