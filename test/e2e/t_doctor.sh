@@ -113,6 +113,12 @@ fi
 ONEHOP_DISABLE=1 expect "disabled here only" 0 -- doctor --pid "$pid"
 lone=("$live" 0 1 "$(new_id)" hold)
 expect_held "not preloaded" 1 'no +onehop +onehop is not loaded' '^verdict: no: onehop is not loaded; start' -- hold "${lone[@]}"
+mkdir "$scratch/"$'nccl\303\251'
+cp "$stand_ins/libnccl.so.2" "$scratch/"$'nccl\303\251'
+expect_held "NCCL in a folder whose name is not ASCII" 1 'yes +nccl .*/nccl\?\?/libnccl.so.2' \
+    -- hold env LD_LIBRARY_PATH="$scratch/"$'nccl\303\251'":$LD_LIBRARY_PATH" "${lone[@]}"
+[ "$(grep -c '/libnccl.so.2' "$out")" = 1 ]
+tap_point $? "and it is named once" "$(cat "$out")"
 expect_held "a preload that is not there" 1 '^verdict: no: .*LD_PRELOAD names /nowhere/libonehop.so, which is not there' \
     -- hold env LD_PRELOAD=/nowhere/libonehop.so "${lone[@]}"
 expect_held "a plugin that is not there" 1 'NCCL_NET_PLUGIN names ./libnccl-net-onehop.so, which is not there' \

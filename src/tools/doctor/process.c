@@ -39,7 +39,7 @@ static const struct own_allreduce {
 /* What the files are that a process has mapped. */
 struct mapped {
     int files;
-    bool nccl;
+    char nccl[PATH_MAX];                       /* the path of the latest copy; empty: none */
     char onehop[OH_DOCTOR_TEXT - 64];          /* its path; empty: none */
     const struct own_allreduce *own_allreduce; /* NULL: none */
 };
@@ -56,24 +56,15 @@ static bool is_onehop(const char *name)
            strncmp(name, OH_NET_PLUGIN, strlen(OH_NET_PLUGIN)) == 0;
 }
 
-/* Adds a finding for a path unless the same path is the latest one: the mappings of a file follow one another. */
-static void add_nccl(struct oh_doctor_report *report, const char *path)
-{
-    const struct oh_finding *latest = report->findings > 0 ? &report->finding[report->findings - 1] : NULL;
-    if (!latest || strncmp(latest->text, path, sizeof latest->text - 1) != 0) {
-        oh_doctor_add(report, "nccl", OH_ANSWER_YES, "%s", path);
-    }
-}
-
 static void add_file(struct oh_doctor_report *report, const char *path, struct mapped *mapped)
 {
     const char *name = strrchr(path, '/') + 1;
     mapped->files++;
     if (is_nccl(name)) {
-        if (report) {
-            add_nccl(report, path);
+        if (report && strcmp(mapped->nccl, path) != 0) { /* the mappings of a file follow one another */
+            oh_doctor_add(report, "nccl", OH_ANSWER_YES, "%s", path);
         }
-        mapped->nccl = true;
+        snprintf(mapped->nccl, sizeof mapped->nccl, "%s", path);
     } else if (is_onehop(name)) {
         snprintf(mapped->onehop, sizeof mapped->onehop, "%s", path);
     }
@@ -264,7 +255,7 @@ void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
     }
     oh_live_read_command(pid, command, sizeof command);
     snprintf(report->subject, sizeof report->subject, "process %d (%s)", (int)pid, command);
-    if (!mapped.nccl) {
+    if (!mapped.nccl[0]) {
         oh_doctor_add(report, "nccl", OH_ANSWER_UNKNOWN,
                       "no libnccl.so is loaded; expected a rank whose NCCL is not statically linked");
     }
@@ -272,7 +263,7 @@ void oh_doctor_process(pid_t pid, struct oh_doctor_report *report)
     if (mapped.onehop[0]) {
         add_onehop(pid, mapped.onehop, report);
     } else {
-        add_absence(pid, mapped.nccl ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN, report);
+        add_absence(pid, mapped.nccl[0] ? OH_ANSWER_NO : OH_ANSWER_UNKNOWN, report);
     }
     oh_doctor_note_own_allreduce(pid, report);
     oh_doctor_judge(report, "onehop serves its calls");
