@@ -13,7 +13,6 @@
 
 #include "tools/shared/tool.h"
 #include "tools/topo/node.h"
-#include "topo/nvml.h"
 
 /* --- NCCL's dump: <cpu> with <pci> in it, in these <gpu>, and in each its <nvlink>s ----------------------------------
  */

@@ -5,7 +5,6 @@
 #include "tools/topo/node.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "tools/shared/tool.h"
 #include "topo/nvml.h"

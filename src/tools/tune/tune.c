@@ -9,7 +9,6 @@
 #include "tools/tune/tune.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -10,7 +10,6 @@
 #ifndef OH_TOOLS_TUNE_TUNE_H_
 #define OH_TOOLS_TUNE_TUNE_H_
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "plan/tuning.h"
