@@ -193,6 +193,9 @@ Machine (1007GB total)\n  Package L#0|, but the text of lstopo, where .lstopo FI
 words|: line 1:
 |: line 1:
 END
+awk '/<gpu dev="[1-9]"/ { others = 1 } !(others && /<nvlink/)' "$fixtures/nccl-dump-nvswitch.xml" >one-linked.xml
+answers "a dump in which one GPU alone has NVLinks: they join no two" 1 '^  what to do: NVLinks are up but join no two' \
+    -- topo --load one-linked.xml
 { echo '<system version="1"><gpu '; yes '<pci busid=' | head -c 4000000 | tr -d '\n'; } >long.xml
 answers "tags without an end: a bounded search" 1 '1 GPU is visible' -- topo --load long.xml
 sed 's/version="2.0"/version="9.0"/' "$fixtures/hwloc-cpuset.xml" >later.xml

@@ -36,26 +36,30 @@ static void gather_fabric(const struct oh_nvml *nvml, oh_nvml_device_t device, s
     }
 }
 
-/* Counts a link of the GPU, and among those to the GPU at its other end; through a switch that is any. */
+void oh_node_add_links(struct oh_node *node, int gpu, int count, bool to_switch, const char *remote)
+{
+    int *const all = &node->gpu[gpu].links;
+    *all = (*all < 0 ? 0 : *all) + count;
+    for (int other = 0; gpu < node->visible && other < node->visible; other++) {
+        struct oh_topo_links *links = &oh_node_pair_at(node, gpu, other)->links;
+        if (other != gpu) {
+            const bool joins = to_switch || oh_topo_same_gpu(remote, node->gpu[other].topo.bus_id);
+            links->via_switch |= to_switch;
+            links->active = (links->active < 0 ? 0 : links->active) + (joins ? count : 0);
+        }
+    }
+}
+
 static void add_link(const struct oh_nvml *nvml, oh_nvml_device_t device, unsigned link, int active,
                      struct oh_node *node, int row)
 {
-    struct oh_node_gpu *gpu = &node->gpu[row];
-    struct oh_nvml_pci remote;
-    int type;
-    bool to_switch =
+    struct oh_nvml_pci remote = {.bus_id = ""};
+    int type, *const down = &node->gpu[row].links_down;
+    const bool to_switch =
         active && nvml->link_remote_type(device, link, &type) == OH_NVML_SUCCESS && type == OH_NVML_REMOTE_SWITCH;
-    bool to_gpu = active && !to_switch && nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS;
-    gpu->links = (gpu->links < 0 ? 0 : gpu->links) + (active != 0);
-    gpu->links_down = (gpu->links_down < 0 ? 0 : gpu->links_down) + (active == 0);
-    for (int column = 0; row < node->visible && column < node->visible; column++) {
-        struct oh_topo_links *links = &oh_node_pair_at(node, row, column)->links;
-        if (column != row) {
-            links->via_switch |= to_switch;
-            links->active = (links->active < 0 ? 0 : links->active) +
-                            (to_switch || (to_gpu && oh_topo_same_gpu(remote.bus_id, node->gpu[column].topo.bus_id)));
-        }
-    }
+    const bool to_gpu = active && !to_switch && nvml->link_remote_pci(device, link, &remote) == OH_NVML_SUCCESS;
+    *down = (*down < 0 ? 0 : *down) + !active;
+    oh_node_add_links(node, row, active != 0, to_switch, to_gpu ? remote.bus_id : "");
 }
 
 /* What NVML knows of a GPU that is listed: for people to see, no part of the verdict. */

@@ -59,19 +59,13 @@ static void add_gpu(struct oh_node *node, const char *tag, const char *bus_id, c
     node->visible++;
 }
 
-/* Links to a bridge end in NVSwitch, and join the GPU to all others that have such. */
+/* Links to a bridge end in NVSwitch. */
 static void add_link(struct oh_node *node, const char *tag, int gpu)
 {
     char target[OH_TOPO_BUS_ID];
-    const int count = number(tag, "count", 0, 99, 0);
-    const bool to_switch = number(tag, "tclass", 0, 0xffffff, 0) == 0x068000;
     attribute(tag, "target", target, sizeof target);
-    node->gpu[gpu].links = (node->gpu[gpu].links < 0 ? 0 : node->gpu[gpu].links) + count;
-    for (int i = 0; i < node->visible; i++) {
-        struct oh_topo_links *links = &oh_node_pair_at(node, gpu, i)->links;
-        links->via_switch |= to_switch && i != gpu;
-        links->active += to_switch || oh_topo_same_gpu(target, node->gpu[i].topo.bus_id) ? count : 0;
-    }
+    oh_node_add_links(node, gpu, number(tag, "count", 0, 99, 0), number(tag, "tclass", 0, 0xffffff, 0) == 0x068000,
+                      target);
 }
 
 static bool read_dump(const char *text, struct oh_node *node)

@@ -101,6 +101,9 @@ void oh_node_gpu_init(struct oh_node_gpu *gpu);
 
 /* Makes the pairs for node->visible GPUs, all facts unknown. */
 void oh_node_make_pairs(struct oh_node *node);
+
+/* Counts NVLinks of a GPU that are up: to a switch, and so to all others, or to the GPU of that bus id. */
+void oh_node_add_links(struct oh_node *node, int gpu, int count, bool to_switch, const char *remote);
 void oh_node_free(struct oh_node *node);
 
 static inline struct oh_node_pair *oh_node_pair_at(const struct oh_node *node, int row, int column)
