@@ -73,7 +73,8 @@ oh_limited() {
     local status
     oh_running=
     trap 'oh_end_running 130' INT
-    trap 'oh_end_running 143' TERM HUP
+    trap 'oh_end_running 143' TERM
+    trap 'oh_end_running 129' HUP
     timeout -k 10 "$@" 3>&- &
     oh_running=$!
     wait "$oh_running"

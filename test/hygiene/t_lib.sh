@@ -17,14 +17,17 @@ limited 1 sleep 60
 tap_point $? "the time limit"
 
 # No function here: the signal shall reach the script, not a shell that waits for it.
-bash -c '. "$0"; oh_limited "$@"' "$abs_top_srcdir/scripts/lib.sh" 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
-script=$!
-await 10 test -e "$scratch/pid"
-command=$(cat "$scratch/pid")
-kill -TERM $script
-wait $script
-[ $? = 143 ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
-tap_point $? "a script that is ended takes its command along" "command: $command"
+for signal in TERM:143 HUP:129; do
+    rm -f "$scratch/pid"
+    bash -c '. "$0"; oh_limited "$@"' "$abs_top_srcdir/scripts/lib.sh" 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
+    script=$!
+    await 10 test -e "$scratch/pid"
+    command=$(cat "$scratch/pid")
+    kill -"${signal%:*}" $script
+    wait $script
+    [ $? = "${signal#*:}" ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
+    tap_point $? "a script that is ended by SIG${signal%:*} takes its command along" "command: $command"
+done
 
 # Machines whose linker knows libraries of another one, too.
 mkdir "$scratch/bin"
