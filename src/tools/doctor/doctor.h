@@ -2,7 +2,7 @@
 /*
  * doctor.h - the parts of `onehop doctor`
  *
- * Does: doctor.c has the command, the verdict and its page; machine.c and process.c add findings to a report.
+ * Does: doctor.c has the command, the verdict and its page; machine.c, process.c and program.c fill a report.
  * Threads: one.
  * Owns: nothing; a report is plain data.
  */
@@ -51,11 +51,18 @@ void oh_doctor_add(struct oh_doctor_report *report, const char *name, enum oh_an
 /* Sets the verdict: the first finding that says no, else the first that is unknown, else yes with this reason. */
 void oh_doctor_judge(struct oh_doctor_report *report, const char *yes);
 
+/* Sets the verdict. */
+void oh_doctor_decide(struct oh_doctor_report *report, enum oh_answer answer, const char *reason);
+
 /* Whether this machine serves. Creates no CUDA context. */
 void oh_doctor_machine(struct oh_doctor_report *report);
 
 /* Whether onehop serves the calls of a process. Ends the command if it cannot be read. */
 void oh_doctor_process(pid_t pid, struct oh_doctor_report *report);
+
+/* Whether onehop serves the calls of a program, which is run to its end. The second function: what JSON has of it. */
+void oh_doctor_program(char **argv, enum oh_via via, struct oh_doctor_report *report);
+json_t *oh_doctor_program_json(const struct oh_doctor_report *report);
 
 /* Adds a note if a library of the process serves all-reduces before NCCL does: the option. */
 void oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report);
