@@ -33,7 +33,7 @@ static void put_pair(const struct oh_node *node, int a, int b, FILE *stream)
     oh_node_cell(pair, cell, sizeof cell);
     if (!oh_node_serves_pair(node, a, b)) {
         fprintf(stream, "  gpu%d -- gpu%d [label=\"%s\", style=dashed, color=red];\n", a, b, cell);
-    } else if (!pair->links.via_switch) {
+    } else if (!pair->via_switch) {
         fprintf(stream, "  gpu%d -- gpu%d [label=\"%s\"];\n", a, b, cell);
     }
 }

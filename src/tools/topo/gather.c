@@ -41,11 +41,11 @@ void oh_node_add_links(struct oh_node *node, int gpu, int count, bool to_switch,
     int *const all = &node->gpu[gpu].links;
     *all = (*all < 0 ? 0 : *all) + count;
     for (int other = 0; gpu < node->visible && other < node->visible; other++) {
-        struct oh_topo_links *links = &oh_node_pair_at(node, gpu, other)->links;
+        struct oh_node_pair *pair = oh_node_pair_at(node, gpu, other);
         if (other != gpu) {
             const bool joins = to_switch || oh_topo_same_gpu(remote, node->gpu[other].topo.bus_id);
-            links->via_switch |= to_switch;
-            links->active = (links->active < 0 ? 0 : links->active) + (joins ? count : 0);
+            pair->via_switch |= to_switch;
+            pair->links = (pair->links < 0 ? 0 : pair->links) + (joins ? count : 0);
         }
     }
 }

@@ -84,7 +84,7 @@ static bool read_dump(const char *text, struct oh_node *node)
     }
     oh_node_make_pairs(node);
     for (int i = 0; i < node->visible * node->visible; i++) {
-        node->pair[i].links.active = 0;
+        node->pair[i].links = 0;
     }
     for (const char *at = strchr(text, '<'); at; at = strchr(at + 1, '<')) {
         gpu += is_tag(at, "gpu");
@@ -94,7 +94,7 @@ static bool read_dump(const char *text, struct oh_node *node)
     }
     for (int i = 0; i < node->visible * node->visible; i++) {
         const struct oh_node_pair *back = oh_node_pair_at(node, i % node->visible, i / node->visible);
-        node->pair[i].topo.nvml_nvlink = node->pair[i].links.active > 0 && back->links.active > 0 ? OH_YES : OH_NO;
+        node->pair[i].topo.nvml_nvlink = node->pair[i].links > 0 && back->links > 0 ? OH_YES : OH_NO;
     }
     return node->visible > 0;
 }

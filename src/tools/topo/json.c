@@ -66,8 +66,8 @@ static const struct field gpu_fields[] = {
 };
 
 static const struct field pair_fields[] = {
-    PAIR("nvlinks", NUMBER, links.active, 0, -1),
-    PAIR("nvswitch", FLAG, links.via_switch, 0, 0),
+    PAIR("nvlinks", NUMBER, links, 0, -1),
+    PAIR("nvswitch", FLAG, via_switch, 0, 0),
     PAIR("path", TEXT, path, 0, 0),
     PAIR("nvml_nvlink", FACT, topo.nvml_nvlink, 0, 0),
     PAIR("nvml_read", FACT, topo.nvml_read, 0, 0),
@@ -279,7 +279,7 @@ static bool read_pairs(struct reader *reader, const json_t *pairs)
         const json_t *object = json_array_get(pairs, i), *to = json_object_get(object, "to");
         const json_t *first_to = json_is_array(to) ? json_array_get(to, 0) : to;
         const json_t *last_to = json_is_array(to) ? json_array_get(to, 1) : to;
-        struct oh_node_pair pair = {.links = {.active = -1}};
+        struct oh_node_pair pair = {.links = -1};
         int row = 0, first = 0, last = 0, most = node->visible - 1;
         snprintf(reader->where, sizeof reader->where, "pairs[%zu]", i);
         if (!read_fields(reader, pair_fields, object, &pair) ||

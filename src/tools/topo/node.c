@@ -37,7 +37,7 @@ void oh_node_make_pairs(struct oh_node *node)
     size_t n = (size_t)node->visible;
     node->pair = oh_tool_allocate(n * n * sizeof *node->pair);
     for (size_t i = 0; i < n * n; i++) {
-        node->pair[i].links.active = -1;
+        node->pair[i].links = -1;
     }
 }
 
@@ -56,8 +56,8 @@ bool oh_node_has_nvlink(const struct oh_topo_pair *pair)
 void oh_node_cell(const struct oh_node_pair *pair, char *text_p, size_t size)
 {
     if (oh_node_has_nvlink(&pair->topo)) {
-        if (pair->links.active > 0) {
-            snprintf(text_p, size, "NV%d", pair->links.active);
+        if (pair->links > 0) {
+            snprintf(text_p, size, "NV%d", pair->links);
         } else {
             snprintf(text_p, size, "NV");
         }
@@ -94,7 +94,7 @@ bool oh_node_any_switch(const struct oh_node *node, int gpu)
 {
     bool any = false;
     for (int i = 0; i < node->visible * node->visible; i++) {
-        any = any || (node->pair[i].links.via_switch && (gpu < 0 || gpu == i / node->visible));
+        any = any || (node->pair[i].via_switch && (gpu < 0 || gpu == i / node->visible));
     }
     return any;
 }

@@ -35,19 +35,14 @@ struct oh_node_gpu {
     char root[32];            /* bus id of its root port: the bridge below the host bridge */
 };
 
-/* The NVLinks of an ordered pair. */
-struct oh_topo_links {
-    int active;      /* active NVLinks between the two (through switches: of the first GPU); -1 unknown */
-    bool via_switch; /* the links end in an NVSwitch */
-};
-
 /* An ordered pair of visible GPUs. */
 struct oh_node_pair {
     struct oh_topo_pair topo;
-    struct oh_topo_links links;
-    char path[8];   /* by PCIe: PIX, PXB, PHB, NODE or SYS, as nvidia-smi has them; empty: unknown */
-    int mb_per_s;   /* copied from row to column; 0: not measured */
-    int latency_ns; /* of the smallest exchange; 0: not measured */
+    int links;       /* active NVLinks between the two (through switches: of the first GPU); -1 unknown */
+    bool via_switch; /* the links end in an NVSwitch */
+    char path[8];    /* by PCIe: PIX, PXB, PHB, NODE or SYS, as nvidia-smi has them; empty: unknown */
+    int mb_per_s;    /* copied from row to column; 0: not measured */
+    int latency_ns;  /* of the smallest exchange; 0: not measured */
 };
 
 /* Variables that change what is seen or served. */
