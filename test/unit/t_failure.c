@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
 #include "test/unit/unit.h"
 #include "util/clock.h"
@@ -152,6 +153,28 @@ static void test_early_failure(void)
            "a failure while the ranks agree: calls are refused, and the set-up goes on");
 }
 
+static CUresult name_error(CUresult result, const char **name_p)
+{
+    (void)result;
+    *name_p = "an error";
+    return CUDA_SUCCESS;
+}
+
+/* NCCL gets a call on a capture that the program has invalidated, and returns the program's error. */
+static void test_invalid_capture(void)
+{
+    static struct oh_shared shared;
+    struct oh_comm *comm = make_rank(&shared);
+    oh_driver.get_error_name = name_error;
+    ncclResult_t res = oh_order_fail(comm, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "a test");
+    tap_ok(res == ncclSuccess && oh_segment_decision(&comm->segment) == OH_DECISION_PENDING,
+           "a capture that was invalid before ends no set-up");
+    res = oh_order_fail(comm, CUDA_ERROR_UNKNOWN, "a test");
+    tap_ok(res == ncclSuccess && oh_segment_decision(&comm->segment) == OH_DECISION_OFF,
+           "another error of the driver does, for all ranks");
+    free(comm);
+}
+
 /* --- states ------------------------------------------------------------------------------------------------------- */
 
 #define RACES 2000
@@ -218,6 +241,7 @@ static void test_final_states(void)
 int main(void)
 {
     test_early_failure();
+    test_invalid_capture();
     test_state_race();
     test_final_states();
     test_last_call();

@@ -141,13 +141,13 @@ static inline bool oh_order_is_void(CUresult result)
 CUresult oh_order_pass_on(struct oh_comm *comm, const struct oh_stream_state *stream_state, CUresult result);
 
 /*
- * After a failure: votes no, if this rank still can. Returns true if the ranks had not agreed, and all fall back; false
- * if the communicator is served, or will be. Any thread.
+ * After a failure: votes no, if this rank still can, unless only the capture of the stream was invalid before. Returns
+ * true if NCCL can have the call: the ranks had not agreed. False: the communicator is served, or will be. Any thread.
  */
 bool oh_order_withdraw(struct oh_comm *comm, CUresult result);
 
 /*
- * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that all fall back: this is no failure.
+ * A driver error in `what`. Returns ncclSuccess if the ranks had not agreed, so that NCCL can have the call.
  * Returns ncclUnhandledCudaError (logged at WARN) if the communicator is served, or will be: then it has failed, unless
  * only the capture of the stream was invalid before. Any thread.
  */

@@ -209,7 +209,7 @@ void oh_order_before_nccl(struct oh_comm *comm, CUstream stream, bool needs_all_
     if (call_p->result == CUDA_SUCCESS && call_p->stream_state.graph && oh_comm_has_agreed(comm)) {
         call_p->result = in_context(comm, call_p, before_captured);
     }
-    if (call_p->result != CUDA_SUCCESS && !oh_order_is_void(call_p->result)) {
+    if (call_p->result != CUDA_SUCCESS) {
         oh_order_withdraw(comm, call_p->result); /* now: by the time that NCCL returns, all ranks may have voted yes */
     }
 }

@@ -98,6 +98,9 @@ CUresult oh_order_pass_on(struct oh_comm *comm, const struct oh_stream_state *st
 bool oh_order_withdraw(struct oh_comm *comm, CUresult result)
 {
     char reason[OH_REASON_BYTES];
+    if (oh_order_is_void(result)) { /* NCCL gets the call, and returns the program's error */
+        return !oh_comm_has_agreed(comm);
+    }
     snprintf(reason, sizeof reason, "rank %u: calls cannot be put in order: %s", comm->id.rank,
              oh_driver_error_name(result));
     OH_LOCK(&comm->attach.mutex);
