@@ -97,12 +97,6 @@ static void choose_devices(void)
     }
 }
 
-static uint32_t setting(const char *name)
-{
-    const char *text = getenv(name);
-    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
-}
-
 CUresult cuInit(unsigned flags)
 {
     SIMCUDA_TRY(enter_uninitialised(__func__, __builtin_return_address(0)));
@@ -122,14 +116,14 @@ CUresult cuInit(unsigned flags)
         simcuda.context[i].device = i;
     }
     simcuda_kernels_start();
-    simcuda.seed = setting("SIMNODE_SEED");
-    simcuda.delay_us = setting("SIMNODE_DELAY_US");
-    simcuda.copy_2d_us = setting("SIMNODE_COPY_2D_US");
-    simcuda.queue = setting("SIMNODE_QUEUE");
+    simcuda.seed = simnode_setting("SIMNODE_SEED");
+    simcuda.delay_us = simnode_setting("SIMNODE_DELAY_US");
+    simcuda.copy_2d_us = simnode_setting("SIMNODE_COPY_2D_US");
+    simcuda.queue = simnode_setting("SIMNODE_QUEUE");
     simcuda.queue = simcuda.queue > 0 ? simcuda.queue : SIMCUDA_QUEUE;
-    simcuda.one_connection = setting("CUDA_DEVICE_MAX_CONNECTIONS") == 1;
-    simcuda.block_threads = setting("SIMNODE_BLOCK_THREADS") == 1;
-    simcuda.memory = (size_t)setting("SIMNODE_MEMORY_MIB") << 20;
+    simcuda.one_connection = simnode_setting("CUDA_DEVICE_MAX_CONNECTIONS") == 1;
+    simcuda.block_threads = simnode_setting("SIMNODE_BLOCK_THREADS") == 1;
+    simcuda.memory = (size_t)simnode_setting("SIMNODE_MEMORY_MIB") << 20;
     simcuda.memory = simcuda.memory > 0 ? simcuda.memory : (size_t)simcuda.topology->gpu->memory_gib << 30;
     simcuda.owner = getpid();
     return CUDA_SUCCESS;
@@ -405,11 +399,11 @@ CUresult cuCtxGetExecAffinity(CUexecAffinityParam *affinity_p, CUexecAffinityTyp
 {
     SIMCUDA_LOCK();
     CUcontext ctx = simcuda_current();
-    const char *limit = getenv("SIMNODE_SMS");
+    const uint32_t limit = simnode_setting("SIMNODE_SMS");
     SIMCUDA_FAIL_IF(!ctx, CUDA_ERROR_INVALID_CONTEXT);
     SIMCUDA_FAIL_IF(type != CU_EXEC_AFFINITY_TYPE_SM_COUNT, CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
     affinity_p->type = type;
-    affinity_p->param.smCount.val = (unsigned)(limit ? atoi(limit) : simcuda.topology->gpu->sms);
+    affinity_p->param.smCount.val = limit > 0 ? limit : (unsigned)simcuda.topology->gpu->sms;
     return CUDA_SUCCESS;
 }
 

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * cuda_object.c - the simulated driver's lists of living objects, and the report made of them at exit
- *
- * With SIMNODE_REPORT=prefix, lines "name value" are appended to <prefix>.<pid> when the process exits.
  */
 #include "test/simnode/cuda_internal.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Who is woken under the lock gets it soon: the mutex spins a little. */
@@ -60,13 +55,8 @@ static void report_kinds(FILE *file)
 
 __attribute__((destructor)) static void report(void)
 {
-    const char *prefix = getenv("SIMNODE_REPORT");
-    char path[4096];
-    if (!prefix || prefix[0] == '\0' || (simcuda.owner != 0 && simcuda.owner != getpid())) {
-        return; /* a forked child has no state of its own */
-    }
-    snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid());
-    FILE *file = fopen(path, "ae");
+    bool is_forked = simcuda.owner != 0 && simcuda.owner != getpid(); /* and has no state of its own */
+    FILE *file = is_forked ? NULL : simnode_report_open();
     if (!file) {
         return;
     }

@@ -42,6 +42,12 @@ static const char *caller_name; /* NULL: all count */
 static const char *from;        /* calls count after the first of this function; NULL: from the start */
 static atomic_bool begun;
 
+uint32_t simnode_setting(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : 0;
+}
+
 /* Reads one `symbol[:n]` of `length` characters. */
 static bool parse_fault(const char *text, size_t length, struct fault *fault_p)
 {
@@ -168,4 +174,15 @@ void simnode_tell(const char *kind, const char *text)
         }
         close(fd);
     }
+}
+
+FILE *simnode_report_open(void)
+{
+    const char *prefix = getenv("SIMNODE_REPORT");
+    char path[4096];
+    if (!prefix || prefix[0] == '\0') {
+        return NULL;
+    }
+    snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid());
+    return fopen(path, "ae");
 }

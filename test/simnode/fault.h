@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fault.h - calls that fail on request, and records of the calls made and of secrets
+ * fault.h - what tests ask of every simulated library: settings, calls that fail, records of calls, secrets, leftovers
  *
- * SIMNODE_FAIL=symbol[:n][,symbol[:n]...] makes the n-th call of an exported function fail (every call without n).
- * Written likewise: SIMNODE_KILL ends the process there by SIGKILL, SIMNODE_STOP stops it by SIGSTOP, SIMNODE_QUIT ends
- * it by _exit(0), SIMNODE_EXIT by exit(0), as a signal's handler does that interrupts the caller there.
- * SIMNODE_TRACE=path appends the name of each function called, one a line. SIMNODE_CALLER=name: only calls count that
- * come from a loaded object whose file has this name. SIMNODE_FROM=symbol: only calls count that come after the first
- * call of that function, by any caller. Each simulated library counts for itself.
+ * By variables of the environment: README.md has those of calls that fail or are traced, whose calls each simulated
+ * library counts for itself.
  */
 #ifndef TEST_SIMNODE_FAULT_H_
 #define TEST_SIMNODE_FAULT_H_
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* The number that a variable of the environment has; 0: it is not set. */
+uint32_t simnode_setting(const char *variable);
 
 /* Notes one call of an exported function, from the code at `caller`; true: it is to fail. Thread-safe. */
 bool simnode_call(const char *function, const void *caller);
@@ -22,5 +23,8 @@ bool simnode_call(const char *function, const void *caller);
  * SIMNODE_SECRETS=path appends "KIND TEXT", a line for each. Thread-safe.
  */
 void simnode_tell(const char *kind, const char *text);
+
+/* Opens the file of this process for lines "name value": SIMNODE_REPORT=prefix, <prefix>.<pid>; NULL: there is none. */
+FILE *simnode_report_open(void);
 
 #endif

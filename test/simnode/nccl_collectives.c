@@ -113,13 +113,6 @@ static void take_pieces(const struct simnccl_operation *op, const struct shape *
     }
 }
 
-/* NCCL's root is through when its message is in the buffers of the others, be they late. */
-static bool leaves_early(void)
-{
-    const char *text = getenv("SIMNODE_NCCL_EARLY_ROOT");
-    return text != NULL && strcmp(text, "1") == 0;
-}
-
 static ncclResult_t run_collective(const struct simnccl_operation *op)
 {
     struct simnccl_core *core = op->core;
@@ -128,7 +121,8 @@ static ncclResult_t run_collective(const struct simnccl_operation *op)
     size_t size = simnccl_type_size(op->type), blocks = shape->blocks ? (size_t)core->nranks : 1;
     size_t step = SIMNCCL_CHUNK_BYTES / size / blocks;
     bool packs = shape->blocks || has_user_op(op); /* else it shows the send buffer itself */
-    bool leaves = shape->from_root && is_root && leaves_early();
+    /* NCCL's root is through when its message is in the buffers of the others, be they late. */
+    bool leaves = shape->from_root && is_root && simnode_setting("SIMNODE_NCCL_EARLY_ROOT") == 1;
     char *parts = packs ? simnode_new(SIMNCCL_CHUNK_BYTES) : NULL;
     ncclResult_t result = ncclSuccess;
     for (size_t first = 0; first < op->count && result == ncclSuccess; first += step) {
@@ -474,13 +468,6 @@ static ncclResult_t check_reduction(const struct simnccl_operation *op, ncclComm
     return reduces(op) && refused ? ncclInvalidArgument : ncclSuccess;
 }
 
-/* As NCCL does for non-blocking communicators; asked for, since the program must look for the end of each call then. */
-static bool launches_in_background(void)
-{
-    const char *text = getenv("SIMNODE_NCCL_BACKGROUND");
-    return text != NULL && strcmp(text, "1") == 0;
-}
-
 /* For a bench: a call that is right is not carried out. Exported; looked up with dlsym. */
 SIMNCCL_EXPORT void simnccl_idle(int on);
 
@@ -508,7 +495,7 @@ static ncclResult_t enqueue(enum simnccl_function function, const void *send, vo
     bool empty = idle || (op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv);
     if (result == ncclSuccess && !empty) {
         op.core = comm->core;
-        op.background = !comm->blocking && launches_in_background();
+        op.background = !comm->blocking && simnode_setting("SIMNODE_NCCL_BACKGROUND") == 1;
         if (has_user_op(&op)) { /* which may be destroyed before the call runs */
             op.user = *simnccl_user_op_find(comm, (int)op.op);
         }

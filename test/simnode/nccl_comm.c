@@ -7,7 +7,6 @@
 #include "nccl_internal.h"
 
 #include "nccl_reduce.h"
-#include "test/simnode/fault.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,10 +129,10 @@ static ncclResult_t join(ncclComm_t comm)
 
 void simnccl_be_late(void)
 {
-    const char *limit = getenv("SIMNODE_NCCL_DELAY_US");
+    const uint32_t limit = simnode_setting("SIMNODE_NCCL_DELAY_US");
     uint32_t random;
-    if (limit != NULL && atol(limit) > 0 && getrandom(&random, sizeof random, 0) == sizeof random) {
-        usleep(random % (useconds_t)atol(limit));
+    if (limit > 0 && getrandom(&random, sizeof random, 0) == sizeof random) {
+        usleep(random % limit);
     }
 }
 
@@ -572,10 +571,10 @@ SIMNCCL_API(ncclResult_t, CommResume, (ncclComm_t comm))
 
 SIMNCCL_API(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *error))
 {
-    const char *late = getenv("SIMNODE_NCCL_ANSWER_US");
+    const uint32_t late = simnode_setting("SIMNODE_NCCL_ANSWER_US");
     *error = (ncclResult_t)comm->core->result;
-    if (late != NULL && !simnccl_group_is_open()) { /* NCCL's own calls ask, too */
-        usleep((useconds_t)atol(late));
+    if (late > 0 && !simnccl_group_is_open()) { /* NCCL's own calls ask, too */
+        usleep(late);
     }
     return ncclSuccess;
 }

@@ -135,8 +135,7 @@ ncclResult_t simnccl_core_join(struct simnccl_core *core)
 
 ncclResult_t simnccl_core_connect(struct simnccl_core *core)
 {
-    const char *text = getenv("SIMNODE_NCCL_LAZY");
-    if (core->connected || text == NULL || strcmp(text, "1") != 0) {
+    if (core->connected || simnode_setting("SIMNODE_NCCL_LAZY") != 1) {
         return ncclSuccess;
     }
     core->connected = true;

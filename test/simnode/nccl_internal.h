@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "test/simnode/fault.h"
 #include "test/simnode/memory.h"
 
 #define SIMNCCL_MAX_RANKS 16

@@ -2,16 +2,13 @@
 /*
  * nccl_report.c - what tests want to know of the simulated NCCL: how often a function was called
  *
- * simnccl_calls() answers within the process. With SIMNODE_REPORT=prefix, lines "nccl_allreduce N" are appended to
- * <prefix>.<pid> at exit. Calls are counted whether they succeed or not.
+ * simnccl_calls() answers within the process; the report made at exit has lines "nccl_allreduce N". Calls are counted
+ * whether they succeed or not.
  */
 #include "nccl_internal.h"
 
 #include <ctype.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static _Atomic unsigned long calls[SIMNCCL_FUNCTION_COUNT];
 
@@ -41,13 +38,7 @@ unsigned long simnccl_calls(const char *function)
 
 __attribute__((destructor)) static void report(void)
 {
-    const char *prefix = getenv("SIMNODE_REPORT");
-    char path[4096];
-    if (prefix == NULL || prefix[0] == '\0') {
-        return;
-    }
-    snprintf(path, sizeof path, "%s.%ld", prefix, (long)getpid());
-    FILE *file = fopen(path, "a");
+    FILE *file = simnode_report_open();
     if (file == NULL) {
         return;
     }
