@@ -16,10 +16,6 @@
 
 #include "nccl_reduce.h"
 
-/* Not declared by cuda.h under its own name any more; the simulated driver exports what drivers of CUDA 12 export. */
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **dependencies, size_t *number);
-
 #define FP8_CAPABILITY 90
 #define ONE_RANK_FLAWED_SINCE 21901
 #define ONE_RANK_MENDED_SINCE 22907
@@ -243,7 +239,7 @@ static ncclResult_t run_operations(const struct simnccl_operation *operations, s
 {
     struct simnccl_operation op = *operations;
     op.count = multiplies_alone(&op) ? one_rank_count(&op) : op.count;
-    if (op.function == SIMNCCL_Send || op.function == SIMNCCL_Recv) {
+    if (simnccl_is_point_to_point(operations)) {
         return run_point_to_point(operations, number);
     }
     return run_collective(&op);
@@ -387,16 +383,12 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
     struct simnccl_core *core = operations[0].core;
     CUstream stream = operations[0].stream;
     CUstreamCaptureStatus status;
-    cuuint64_t capture = 0;
+    cuuint64_t capture = 0; /* as long as the stream is in none */
     CUgraph graph = NULL;
     SIMNCCL_TRY_CU(cuStreamGetCaptureInfo_v2(stream, &status, &capture, &graph, NULL, NULL));
-    bool captured = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (!captured) {
-        capture = 0;
-    }
     SIMNCCL_TRY(chain_begin(core, stream, capture));
     SIMNCCL_TRY(join_batch(operations, number, stream, true));
-    SIMNCCL_TRY(put_on_stream(launch_create(operations, number, captured), stream, graph));
+    SIMNCCL_TRY(put_on_stream(launch_create(operations, number, capture != 0), stream, graph));
     SIMNCCL_TRY(join_batch(operations, number, stream, false));
     return chain_end(core, stream, capture);
 }
@@ -407,9 +399,8 @@ static ncclResult_t launch_in_context(const struct simnccl_operation *operations
  */
 static ncclResult_t launch_all(const struct simnccl_operation *operations, size_t number)
 {
-    const bool is_point_to_point = operations->function == SIMNCCL_Send || operations->function == SIMNCCL_Recv;
     CUcontext context;
-    SIMNCCL_TRY(is_point_to_point ? ncclSuccess : simnccl_core_connect(operations[0].core));
+    SIMNCCL_TRY(simnccl_is_point_to_point(operations) ? ncclSuccess : simnccl_core_connect(operations[0].core));
     SIMNCCL_TRY_CU(cuCtxPushCurrent(operations[0].core->context));
     ncclResult_t result = launch_in_context(operations, number);
     SIMNCCL_TRY_CU(cuCtxPopCurrent(&context));
@@ -492,7 +483,7 @@ static ncclResult_t enqueue(enum simnccl_function function, const void *send, vo
                                    .stream = stream};
     simnccl_group_enter();
     ncclResult_t result = simnccl_group_fail(check_arguments(&op, comm));
-    bool empty = idle || (op.count == 0 && op.function != SIMNCCL_Send && op.function != SIMNCCL_Recv);
+    bool empty = idle || (op.count == 0 && !simnccl_is_point_to_point(&op));
     if (result == ncclSuccess && !empty) {
         op.core = comm->core;
         op.background = !comm->blocking && simnode_setting("SIMNODE_NCCL_BACKGROUND") == 1;

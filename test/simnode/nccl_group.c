@@ -11,33 +11,40 @@
 
 ncclResult_t ncclGroupStart(void); /* nccl.h leaves the parentheses empty, which is no prototype in C */
 ncclResult_t ncclGroupEnd(void);
-/* Not the name that this cuda.h gives it. */
-CUresult cuStreamGetCaptureInfo_v2(CUstream, CUstreamCaptureStatus *, cuuint64_t *, CUgraph *, const CUgraphNode **,
-                                   size_t *);
-
 struct queue {
     void *items;
     size_t number;
+    bool background; /* one of the items is for a thread that nobody joins */
+};
+
+struct work {
+    struct queue jobs, operations;
 };
 
 static _Thread_local struct {
     int depth;
     ncclResult_t error;
-    struct queue operations;
-    struct queue jobs;
+    struct work work;
 } group;
 
-/* A new item at the end. */
-static void *queue_extend(struct queue *queue, size_t size)
+/* A copy of the item at the end. */
+static void queue_add(struct queue *queue, const void *item, size_t size, bool background)
 {
     queue->items = simnode_grown(queue->items, queue->number, size);
-    return (char *)queue->items + size * queue->number++;
+    memcpy((char *)queue->items + size * queue->number++, item, size);
+    queue->background |= background;
 }
 
 static void queue_clear(struct queue *queue)
 {
     free(queue->items);
     *queue = (struct queue){0};
+}
+
+static void work_clear(struct work *work)
+{
+    queue_clear(&work->jobs);
+    queue_clear(&work->operations);
 }
 
 ncclResult_t simnccl_group_fail(ncclResult_t result)
@@ -51,20 +58,20 @@ ncclResult_t simnccl_group_fail(ncclResult_t result)
 /* The capture that a stream of a core is in; 0: none. */
 static cuuint64_t capture_of(const struct simnccl_operation *operation)
 {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUstreamCaptureStatus status;
     CUcontext context;
     cuuint64_t id = 0;
     cuCtxPushCurrent(operation->core->context);
     cuStreamGetCaptureInfo_v2(operation->stream, &status, &id, NULL, NULL, NULL);
     cuCtxPopCurrent(&context);
-    return status == CU_STREAM_CAPTURE_STATUS_ACTIVE ? id : 0;
+    return id;
 }
 
 /* A communicator's streams in a group are all in one capture, or in none. */
 static bool captured_alike(const struct simnccl_operation *operation)
 {
-    const struct simnccl_operation *queued = group.operations.items;
-    for (size_t i = 0; i < group.operations.number; i++) {
+    const struct simnccl_operation *queued = group.work.operations.items;
+    for (size_t i = 0; i < group.work.operations.number; i++) {
         if (queued[i].core == operation->core && queued[i].stream != operation->stream) {
             return capture_of(&queued[i]) == capture_of(operation);
         }
@@ -77,15 +84,13 @@ ncclResult_t simnccl_group_add_operation(const struct simnccl_operation *operati
     if (!captured_alike(operation)) {
         return simnccl_group_fail(ncclInvalidUsage);
     }
-    struct simnccl_operation *item = queue_extend(&group.operations, sizeof *item);
-    *item = *operation;
+    queue_add(&group.work.operations, operation, sizeof *operation, operation->background);
     return ncclSuccess;
 }
 
 void simnccl_group_add_job(const struct simnccl_job *job)
 {
-    struct simnccl_job *item = queue_extend(&group.jobs, sizeof *item);
-    *item = *job;
+    queue_add(&group.work.jobs, job, sizeof *job, job->background);
 }
 
 static void *job_thread(void *argument)
@@ -96,18 +101,20 @@ static void *job_thread(void *argument)
 }
 
 /* Runs the jobs side by side; the first on the calling thread. */
-static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
+static ncclResult_t run_jobs(const struct queue *queue)
 {
+    struct simnccl_job *jobs = queue->items;
     ncclResult_t result = ncclSuccess;
-    pthread_t *threads = simnode_new(number * sizeof *threads);
-    for (size_t i = 1; i < number; i++) {
+    pthread_t *threads = simnode_new((queue->number + 1) * sizeof *threads);
+    for (size_t i = 1; i < queue->number; i++) {
         if (pthread_create(&threads[i], NULL, job_thread, &jobs[i]) != 0) {
             abort(); /* a test machine without threads: nothing sensible is left to do */
         }
     }
-    job_thread(&jobs[0]);
-    for (size_t i = 0; i < number; i++) {
-        if (i > 0) {
+    for (size_t i = 0; i < queue->number; i++) {
+        if (i == 0) {
+            job_thread(&jobs[0]);
+        } else {
             pthread_join(threads[i], NULL);
         }
         if (result == ncclSuccess) {
@@ -118,13 +125,8 @@ static ncclResult_t run_jobs(struct simnccl_job *jobs, size_t number)
     return result;
 }
 
-static ncclResult_t finish_jobs(const struct queue *jobs)
-{
-    return jobs->number > 0 ? run_jobs(jobs->items, jobs->number) : ncclSuccess;
-}
-
 /* Communicators that the group was to make stay behind, good for ncclCommAbort only. */
-static void fail_jobs(struct queue *jobs, ncclResult_t error)
+static void fail_jobs(const struct queue *jobs, ncclResult_t error)
 {
     const struct simnccl_job *job = jobs->items;
     for (size_t i = 0; i < jobs->number; i++) {
@@ -154,17 +156,13 @@ static void sort_operations(struct simnccl_operation *operation, size_t number)
     }
 }
 
-static bool is_point_to_point(const struct simnccl_operation *operation)
-{
-    return operation->function == SIMNCCL_Send || operation->function == SIMNCCL_Recv;
-}
-
 /* Sends and receives of a communicator that follow one another go together, so that they progress together. */
 static ncclResult_t launch_in_order(struct simnccl_operation *operation, size_t number)
 {
     for (size_t first = 0, next; first < number; first = next) {
         next = first + 1;
-        while (next < number && is_point_to_point(&operation[first]) && is_point_to_point(&operation[next])) {
+        while (next < number && simnccl_is_point_to_point(&operation[first]) &&
+               simnccl_is_point_to_point(&operation[next])) {
             next++;
         }
         SIMNCCL_TRY(simnccl_launch(&operation[first], next - first));
@@ -172,8 +170,10 @@ static ncclResult_t launch_in_order(struct simnccl_operation *operation, size_t 
     return ncclSuccess;
 }
 
-static ncclResult_t launch_operations(struct simnccl_operation *operation, size_t number)
+static ncclResult_t launch_operations(const struct queue *queue)
 {
+    struct simnccl_operation *operation = queue->items;
+    const size_t number = queue->number;
     sort_operations(operation, number);
     for (size_t i = 1; i < number; i++) { /* communicators are captured all, or not at all */
         if (operation[i].core != operation[i - 1].core && !capture_of(&operation[i]) != !capture_of(&operation[0])) {
@@ -192,42 +192,37 @@ static ncclResult_t launch_operations(struct simnccl_operation *operation, size_
     return ncclSuccess;
 }
 
-/* What a thread finishes that nobody joins. */
-struct rest {
-    struct queue jobs, operations;
-};
-
+/* Operations after the jobs. */
 static void *background_thread(void *argument)
 {
-    struct rest *rest = argument;
-    struct simnccl_operation *operation = rest->operations.items;
-    ncclResult_t result = finish_jobs(&rest->jobs);
-    if (rest->operations.number > 0 && result == ncclSuccess) {
+    struct work *work = argument;
+    struct simnccl_operation *operation = work->operations.items;
+    ncclResult_t result = run_jobs(&work->jobs);
+    if (work->operations.number > 0 && result == ncclSuccess) {
         simnccl_be_late();
-        result = launch_operations(operation, rest->operations.number);
+        result = launch_operations(&work->operations);
     }
-    for (size_t i = 0; i < rest->operations.number; i++) {
+    for (size_t i = 0; i < work->operations.number; i++) {
         operation[i].core->result = result;
         simnccl_core_release(operation[i].core);
     }
-    queue_clear(&rest->jobs);
-    queue_clear(&rest->operations);
-    free(rest);
+    work_clear(work);
+    free(work);
     return NULL;
 }
 
-/* Takes over both queues. Until their operations are launched the communicators' state is ncclInProgress. */
-static ncclResult_t finish_in_background(struct queue *jobs, struct queue *operations)
+/* Takes the work over. Until its operations are launched the communicators' state is ncclInProgress. */
+static ncclResult_t finish_in_background(struct work *work)
 {
     pthread_t thread;
-    struct rest *rest = simnode_new(sizeof *rest);
-    struct simnccl_operation *operation = operations->items;
-    for (size_t i = 0; i < operations->number; i++) {
+    struct work *rest = simnode_new(sizeof *rest);
+    struct simnccl_operation *operation = work->operations.items;
+    for (size_t i = 0; i < work->operations.number; i++) {
         simnccl_core_retain(operation[i].core);
         operation[i].core->result = ncclInProgress;
     }
-    *rest = (struct rest){*jobs, *operations};
-    *jobs = *operations = (struct queue){0};
+    *rest = *work;
+    *work = (struct work){0};
     if (pthread_create(&thread, NULL, background_thread, rest) != 0) {
         abort(); /* as above */
     }
@@ -235,35 +230,25 @@ static ncclResult_t finish_in_background(struct queue *jobs, struct queue *opera
     return ncclInProgress;
 }
 
-static bool has_background_job(const struct queue *jobs)
+/* All in the background where a communicator is made there; else the operations, where one is non-blocking. */
+static ncclResult_t finish_group(struct work *work)
 {
-    const struct simnccl_job *job = jobs->items;
-    size_t i = 0;
-    while (i < jobs->number && !job[i].background) {
-        i++;
+    if (!work->jobs.background) {
+        SIMNCCL_TRY(run_jobs(&work->jobs));
+        queue_clear(&work->jobs);
     }
-    return i < jobs->number;
+    return work->jobs.background || work->operations.background ? finish_in_background(work)
+                                                                : launch_operations(&work->operations);
 }
 
-static bool has_background_operation(const struct queue *operations)
+/* The work of the group that ends, and whether a call has failed: the next one begins anew. */
+static ncclResult_t take_group(struct work *work_p)
 {
-    const struct simnccl_operation *operation = operations->items;
-    size_t i = 0;
-    while (i < operations->number && !operation[i].background) {
-        i++;
-    }
-    return i < operations->number;
-}
-
-/* Operations after the jobs, and all in the background where a communicator is non-blocking. */
-static ncclResult_t finish_group(struct queue *jobs, struct queue *operations)
-{
-    if (has_background_job(jobs)) {
-        return finish_in_background(jobs, operations);
-    }
-    SIMNCCL_TRY(finish_jobs(jobs));
-    return has_background_operation(operations) ? finish_in_background(&(struct queue){0}, operations)
-                                                : launch_operations(operations->items, operations->number);
+    ncclResult_t error = group.error;
+    *work_p = group.work;
+    group.work = (struct work){0};
+    group.error = ncclSuccess;
+    return error;
 }
 
 bool simnccl_group_is_open(void)
@@ -281,18 +266,14 @@ ncclResult_t simnccl_group_leave(void)
     if (--group.depth > 0) {
         return ncclSuccess;
     }
-    ncclResult_t result = group.error;
-    struct queue operations = group.operations, jobs = group.jobs;
-    group.operations = (struct queue){0};
-    group.jobs = (struct queue){0};
-    group.error = ncclSuccess;
+    struct work work;
+    ncclResult_t result = take_group(&work);
     if (result == ncclSuccess) {
-        result = finish_group(&jobs, &operations);
+        result = finish_group(&work);
     } else {
-        fail_jobs(&jobs, result);
+        fail_jobs(&work.jobs, result);
     }
-    queue_clear(&operations);
-    queue_clear(&jobs);
+    work_clear(&work);
     return result;
 }
 
@@ -316,10 +297,9 @@ SIMNCCL_API(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * info))
     if (--group.depth > 0) {
         return ncclSuccess;
     }
-    ncclResult_t result = group.error;
-    group.error = ncclSuccess;
-    queue_clear(&group.operations);
-    queue_clear(&group.jobs);
+    struct work work;
+    ncclResult_t result = take_group(&work);
+    work_clear(&work);
     if (result == ncclSuccess && info != NULL) {
         info->estimatedTime = 1.0f;
     }

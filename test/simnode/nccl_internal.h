@@ -27,6 +27,10 @@
 #include "test/simnode/fault.h"
 #include "test/simnode/memory.h"
 
+/* Not declared by cuda.h under its own name any more; the simulated driver exports what drivers of CUDA 12 export. */
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **dependencies, size_t *number);
+
 #define SIMNCCL_MAX_RANKS 16
 #define SIMNCCL_MAX_USER_OPS 16
 #define SIMNCCL_MAX_SHRINKS 16 /* of a communicator, to different ranks */
@@ -167,6 +171,11 @@ struct simnccl_operation {
     bool background;             /* a group with it is launched by a thread of its own */
     struct simnccl_user_op user; /* as it was when the call was made, where op is a user's */
 };
+
+static inline bool simnccl_is_point_to_point(const struct simnccl_operation *operation)
+{
+    return operation->function == SIMNCCL_Send || operation->function == SIMNCCL_Recv;
+}
 
 /* Making one communicator; runs in a thread of its own where it must not block the others. */
 struct simnccl_job {
