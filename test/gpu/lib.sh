@@ -35,9 +35,14 @@ run_steps() {
     tap_done
 }
 
-# note TEXT...: lines for the table; bad TEXT: a point that has not passed; skip NAME REASON: a step that cannot run here.
+# note TEXT...: lines for the table; note_of NAME FORMAT ARGUMENT...: one of a step; bad TEXT: a point that has not passed;
+# skip NAME REASON: a step that cannot run here.
 note() {
     printf '%s\n' "$@" | sed 's/^/# /'
+}
+note_of() {
+    # shellcheck disable=SC2059
+    note "$(printf "%-24s $2" "$1" "${@:3}")"
 }
 bad() {
     tap_point 1 "$*"
@@ -74,7 +79,7 @@ served() {
     line=$(grep -h 'stats:' "$out/$1.log" |
         sed -n 's/.*nranks \([0-9]*\) served=\([0-9]*\) (\([^)]*\)) fallback=\([0-9]*\).*/\2 \4/p' |
         awk '{ s += $1; h += $2 } END { print s + 0, h + 0 }')
-    note "$(printf '%-24s served %s, fallbacks %s' "$1" ${line})"
+    note_of "$1" 'served %s, fallbacks %s' ${line}
     [ "${line%% *}" -gt 0 ] || bad "$1: no call was served"
 }
 
@@ -85,10 +90,8 @@ nccl=$(oh_nccl_folder python3)
 libraries=$nccl${LD_LIBRARY_PATH:+${nccl:+:}$LD_LIBRARY_PATH}
 real_libraries=${driver:+$driver:}$libraries
 
-torchrun() {
-    python3 -m torch.distributed.run --standalone --nproc-per-node "$gpus" "$@"
-}
-export -f torchrun
+# Before a program of PyTorch: a process for each GPU.
+torchrun=(python3 -m torch.distributed.run --standalone --nproc-per-node "$gpus")
 
 # have_torch STEP: is there a python3 with PyTorch? Where not, the step is skipped.
 have_torch() {

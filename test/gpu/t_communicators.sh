@@ -33,8 +33,8 @@ compare_stress() {
     step "$name" 300 env LD_LIBRARY_PATH="$libraries" LD_PRELOAD="$library" ONEHOP_DEBUG=TRACE "${program[@]}" --served \
         --host-kib $((8192 + $(grown "$name-stock" host) * 3 / 2)) --live-gpu-kib $((6144 + $(grown "$name-stock" GPU))) \
         --handles "$(kept "$name-stock")"
-    note "$(printf '%-24s host memory grew by %s KiB, with stock NCCL by %s KiB; GPU memory by %s and %s KiB' "$name" \
-        "$(grown "$name" host)" "$(grown "$name-stock" host)" "$(grown "$name" GPU)" "$(grown "$name-stock" GPU)")"
+    note_of "$name" 'host memory grew by %s KiB, with stock NCCL by %s KiB; GPU memory by %s and %s KiB' \
+        "$(grown "$name" host)" "$(grown "$name-stock" host)" "$(grown "$name" GPU)" "$(grown "$name-stock" GPU)"
 }
 
 # Rounds of one communicator, 0.8 s each on 2 x H200 with onehop and without, where growth is measured from round 20 on. As
@@ -43,12 +43,11 @@ step_communicators() {
     local rounds=200 kind ours stock
     [ -z "$quick" ] || rounds=30
     compare_stress comms --rounds $rounds --seconds 240 --times
-    note "$(printf '%-24s %s rounds, with stock NCCL %s' comms "$(rounds_of comms)" "$(rounds_of comms-stock)")"
+    note_of comms '%s rounds, with stock NCCL %s' "$(rounds_of comms)" "$(rounds_of comms-stock)"
     for kind in rank scalable split; do
         ours=$(medians "later communicator by $kind" "$out/comms.log")
         stock=$(medians "later communicator by $kind" "$out/comms-stock.log")
-        note "$(printf '%-24s made by %s in %s ms, with stock NCCL in %s ms (medians)' comms $kind "${ours% *}" \
-            "${stock% *}")"
+        note_of comms 'made by %s in %s ms, with stock NCCL in %s ms (medians)' $kind "${ours% *}" "${stock% *}"
     done
 }
 
@@ -97,8 +96,8 @@ step_creation() {
 # Many process groups; a capture right after one warm-up.
 step_groups() {
     have_torch groups || return
-    step groups-stock 120 bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_groups.py"
-    step groups 120 env LD_PRELOAD="$library" ONEHOP_STATS=1 bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_groups.py"
+    step groups-stock 120 "${torchrun[@]}" "$top/test/gpu/torch_groups.py"
+    step groups 120 env LD_PRELOAD="$library" ONEHOP_STATS=1 "${torchrun[@]}" "$top/test/gpu/torch_groups.py"
     served groups
     note "$(grep -h 'MiB' "$out/groups-stock.log" | sed 's/^/groups: stock: /')"
     note "$(grep -h 'first allreduce' "$out/groups.log" | sed 's/^/groups: onehop: /')"

@@ -44,8 +44,8 @@ soak_run() {
         LD_LIBRARY_PATH="$libraries" "$build/test/conformance/onehop-conformance" \
         --soak "$seconds" --ranks "$gpus" $full "$@"
     read -ra row <<<"$(soaked "$name")"
-    note "$(printf '%-24s %s calls, %s communicators, %s graphs, %s replays, %s failures; grown by %s KiB, of GPU memory by %s KiB, %s handles' \
-        "$name" "${row[0]}" "${row[1]}" "${row[2]}" "${row[3]}" "${row[4]}" "${row[5]}" "${row[7]}" "${row[8]}")"
+    note_of "$name" '%s calls, %s communicators, %s graphs, %s replays, %s failures; grown by %s KiB, of GPU memory by %s KiB, %s handles' \
+        "${row[0]}" "${row[1]}" "${row[2]}" "${row[3]}" "${row[4]}" "${row[5]}" "${row[7]}" "${row[8]}"
 }
 
 # What stock NCCL keeps, which is not held against onehop. For as long: some of it comes late.
@@ -71,8 +71,8 @@ sanitized() {
     local name=$1 tool=$2
     shift 2
     step "$name" 400 compute-sanitizer --tool "$tool" --report-api-errors no --target-processes all --error-exitcode 9 "$@"
-    note "$(printf '%-24s %s' "$name" "$(grep -ho 'ERROR SUMMARY.*\|RACECHECK SUMMARY.*' "$out/$name.log" |
-        sort | uniq -c | tr -s ' \n' ' ')")"
+    note_of "$name" '%s' "$(grep -ho 'ERROR SUMMARY.*\|RACECHECK SUMMARY.*' "$out/$name.log" |
+        sort | uniq -c | tr -s ' \n' ' ')"
 }
 
 # A part of the conformance test under memcheck, and the kernels of virtual ranks under racecheck.
@@ -100,11 +100,10 @@ step_conformance_stock() {
 # NCCL makes every call, too: no right result differs, and one that another stream writes to does.
 step_verify() {
     conform verify 900 LD_PRELOAD="$library" ONEHOP_VERIFY=1 ONEHOP_VERIFY_FATAL=1 ONEHOP_STATS=1 -- $full
-    note "$(printf '%-24s %s' verify "$(sed -n 's/.* \(verified=[0-9]*\) \(differing=[0-9]*\).*/\1 \2/p' "$out/verify.log" | awk -F '[= ]' \
-        '{ v += $2; d += $4 } END { printf "%d calls verified, %d differ", v, d }')")"
+    note_of verify '%s' "$(sed -n 's/.* \(verified=[0-9]*\) \(differing=[0-9]*\).*/\1 \2/p' "$out/verify.log" | awk -F '[= ]' \
+        '{ v += $2; d += $4 } END { printf "%d calls verified, %d differ", v, d }')"
     have_torch verify-differing || return
-    step verify-differing 120 env LD_PRELOAD="$library" ONEHOP_VERIFY=1 \
-        bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_verify.py"
+    step verify-differing 120 env LD_PRELOAD="$library" ONEHOP_VERIFY=1 "${torchrun[@]}" "$top/test/gpu/torch_verify.py"
     grep -q "WARN .* differs from NCCL's: element" "$out/verify-differing.log" || bad "verify-differing: no result was found to differ"
 }
 
@@ -121,8 +120,8 @@ step_programs() {
     for name in programs-stock programs; do
         step $name 900 env LD_LIBRARY_PATH="$real_libraries" "$build/test/programs/onehop-programs" --plain --ranks $ranks \
             --count $seeds --limit 60 $([ $name = programs-stock ] || printf -- '--plugin %s' "$library")
-        note "$(printf '%-24s %s of %s seeds are right; others: %s' $name "$(grep -c '^ok seed' "$out/$name.log")" \
-            $seeds "$(sed -n 's/^FAILED seed \([0-9]*\),.*/\1/p' "$out/$name.log" | tr '\n' ' ')")"
+        note_of $name '%s of %s seeds are right; others: %s' "$(grep -c '^ok seed' "$out/$name.log")" \
+            $seeds "$(sed -n 's/^FAILED seed \([0-9]*\),.*/\1/p' "$out/$name.log" | tr '\n' ' ')"
     done
 }
 

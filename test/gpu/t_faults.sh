@@ -45,12 +45,12 @@ failure_limits() {
 
 # failure_told NAME: what the ranks of a row took at most, or why it was skipped; false then.
 failure_told() {
-    note "$(printf '%-24s %s' "$1" "$(grep -ho '\(noticed\|left\|aborted\|revoked\|shrunk\) [a-z]* [0-9]* ms' "$out/$1.log" |
+    note_of "$1" '%s' "$(grep -ho '\(noticed\|left\|aborted\|revoked\|shrunk\) [a-z]* [0-9]* ms' "$out/$1.log" |
         sort | uniq -c | sort -rn | awk '{ $1 = ""; if ($4 > m[$2]) m[$2] = $4 }
             END { for (k in m) printf "%s at most %d ms  ", k, m[k] }'; sed -n 's/.*, of which NCCL took \([0-9]*\)$/\1/p' "$out/$1.log" |
-            sort -n | awk 'END { if (NR) printf "(NCCL itself %d)", $1 }')")"
+            sort -n | awk 'END { if (NR) printf "(NCCL itself %d)", $1 }')"
     if grep -q 'skipped, ' "$out/$1.log"; then
-        note "$(printf '%-24s %s' "$1" "$(grep -m 1 -o 'skipped, .*' "$out/$1.log")")"
+        note_of "$1" '%s' "$(grep -m 1 -o 'skipped, .*' "$out/$1.log")"
         return 1
     fi
 }
@@ -136,8 +136,8 @@ step_killed() {
     grep -q 'served by onehop' "$out/killed.log" || bad "killed: not served"
     [ "$(grep -c "onehop: .* WARN .*rank $((gpus - 1)) (pid" "$out/killed.log")" = $((gpus - 1)) ] ||
         bad "killed: not every survivor has said who is gone, once"
-    note "$(printf '%-24s %s' killed "$(grep -ho 'free [0-9.]* s after the call' "$out/killed.log" | sort |
-        tail -n 1)")"
+    note_of killed '%s' "$(grep -ho 'free [0-9.]* s after the call' "$out/killed.log" | sort |
+        tail -n 1)"
 }
 
 # Ranks that are killed, stopped, absent or wrong.

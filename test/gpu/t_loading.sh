@@ -56,7 +56,7 @@ loading_row() {
     "$2" preload "$3"
     "$2" plugin "$4"
     "$2" audit "$5"
-    note "$(printf '%-24s%s' "$1" "$row")"
+    note_of "$1" '%s' "${row# }"
 }
 
 # Variables for a way of loading, as they are set by hand. Fills `by_hand`.
@@ -88,8 +88,7 @@ ctypes_cell() {
 }
 
 torch_cell() {
-    local command=(python3 -m torch.distributed.run --standalone --nproc-per-node "$gpus"
-        "$top/test/gpu/torch_allreduce.py" --quick --replays 20)
+    local command=("${torchrun[@]}" "$top/test/gpu/torch_allreduce.py" --quick --replays 20)
     if [ "$1" = preload ]; then
         cell torch "$1" "$2" LD_PRELOAD="$library" "${command[@]}"
     else
@@ -115,7 +114,7 @@ mpi_cell() {
 step_loading() {
     local all=$((6 * gpus)) mpi_program mpi_rounds=30000 row
     [ -z "$quick" ] || mpi_rounds=2000 # enough for the simulated node, whose calls take longer
-    note "$(printf '%-24s %-14s %-14s %-14s' 'loading: served' preload plugin audit)"
+    note_of 'loading: served' '%-14s %-14s %-14s' preload plugin audit
     loading_row "linked program" linked_cell "yes=$all" "first=$((5 * gpus))" "yes=$all"
     loading_row "Python ctypes" ctypes_cell "yes=$all" no "yes=$all"
     if mpi_program=$(oh_mpi_program "$build" "$out" "$nccl" "$driver"); then

@@ -26,7 +26,7 @@ step_tune() {
         -o "$table" || return
     ONEHOP_TUNING_FILE=$table perf_step tune-tuned "${sizes[@]}"
     ONEHOP_TUNING_FILE=none perf_step tune-shipped "${sizes[@]}"
-    note "$(printf '%-24s %s rows' tune "$(grep -cE '^ +[0-9]+[KMG]? +(oneshot|twoshot|nccl) .* us, stock' "$out/tune.log")")"
+    note_of tune '%s rows' "$(grep -cE '^ +[0-9]+[KMG]? +(oneshot|twoshot|nccl) .* us, stock' "$out/tune.log")"
 }
 
 step_perf() {
@@ -59,22 +59,21 @@ step_windows() {
 # PyTorch's symmetric memory, and all in one table.
 step_symm() {
     have_torch symm || return
-    step symm 300 env TORCH_SYMM_MEM_DISABLE_MULTICAST=1 bash -c 'torchrun "$@"' torchrun \
-        "$top/test/gpu/torch_symm.py" --csv "$out/symm.csv"
+    step symm 300 "${torchrun[@]}" "$top/test/gpu/torch_symm.py" --csv "$out/symm.csv"
 }
 
 # Torch.profiler and HTA's pattern see onehop's kernels as communication.
 step_profiler() {
     have_torch profiler || return
-    step profiler 120 env LD_PRELOAD="$library" bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_profile.py"
+    step profiler 120 env LD_PRELOAD="$library" "${torchrun[@]}" "$top/test/gpu/torch_profile.py"
 }
 
 # A matmul beside allreduces of 1 MiB.
 step_overlap() {
     have_torch overlap || return
-    step overlap-stock 120 bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_overlap.py"
-    step overlap 120 env LD_PRELOAD="$library" bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_overlap.py"
-    step overlap-limited 120 env LD_PRELOAD="$library" NCCL_MAX_CTAS=8 bash -c 'torchrun "$@"' torchrun \
+    step overlap-stock 120 "${torchrun[@]}" "$top/test/gpu/torch_overlap.py"
+    step overlap 120 env LD_PRELOAD="$library" "${torchrun[@]}" "$top/test/gpu/torch_overlap.py"
+    step overlap-limited 120 env LD_PRELOAD="$library" NCCL_MAX_CTAS=8 "${torchrun[@]}" \
         "$top/test/gpu/torch_overlap.py" --name 'onehop, 8 CTAs'
     note "$(sed -n 's/^\(stock\|onehop[^:]*\): /overlap: \1: /p' "$out/overlap-stock.log" "$out/overlap.log" \
         "$out/overlap-limited.log")"
@@ -83,8 +82,8 @@ step_overlap() {
 # A rank for which the others have waited.
 step_straggler() {
     have_torch straggler || return
-    step straggler-stock 120 bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_straggler.py" --name stock
-    step straggler 120 env LD_PRELOAD="$library" ONEHOP_STATS=1 bash -c 'torchrun "$@"' torchrun "$top/test/gpu/torch_straggler.py" --name onehop
+    step straggler-stock 120 "${torchrun[@]}" "$top/test/gpu/torch_straggler.py" --name stock
+    step straggler 120 env LD_PRELOAD="$library" ONEHOP_STATS=1 "${torchrun[@]}" "$top/test/gpu/torch_straggler.py" --name onehop
     served straggler
     note "$(sed -n 's/^\(stock\|onehop\): /straggler: \1: /p' "$out/straggler-stock.log" "$out/straggler.log")"
     straggler_is_faster || bad "straggler: slower than stock NCCL"

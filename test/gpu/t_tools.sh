@@ -9,14 +9,14 @@ step_topo() {
     step topo-load 30 "$prefix/bin/onehop" topo --load "$out/node.json"
     cmp -s "$out/topo.log" "$out/topo-load.log" ||
         bad "topo: the page of the recording is another one"
-    note "$(printf '%-24s %s' topo "$(grep '^verdict' "$out/topo.log")")"
+    note_of topo '%s' "$(grep '^verdict' "$out/topo.log")"
 }
 
 # The command ended in the middle, with one GPU and with none, and beside a run.
 step_tools() {
     step tools 200 env LD_LIBRARY_PATH="$libraries" bash "$top/test/gpu/tools.sh" "$prefix" "$out"
-    note "$(printf '%-24s %s right, %s wrong, %s skipped' tools "$(grep -c '^ok' "$out/tools.log")" \
-        "$(grep -c '^not ok' "$out/tools.log")" "$(grep -c '# SKIP' "$out/tools.log")")"
+    note_of tools '%s right, %s wrong, %s skipped' "$(grep -c '^ok' "$out/tools.log")" \
+        "$(grep -c '^not ok' "$out/tools.log")" "$(grep -c '# SKIP' "$out/tools.log")"
     if ! grep -q '^1\.\.' "$out/tools.log" || grep -q '^not ok' "$out/tools.log"; then
         bad "tools: $(grep -m 1 '^not ok' "$out/tools.log" || echo "it did not come to its end")"
     fi
