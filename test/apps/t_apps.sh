@@ -4,8 +4,7 @@
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 
 apps=$abs_top_srcdir/test/apps
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 export PYTHONDONTWRITEBYTECODE=1
 command -v python3 >/dev/null || { echo '1..0 # SKIP no python3'; exit 0; }
 

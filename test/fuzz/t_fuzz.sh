@@ -2,8 +2,7 @@
 # A short run of each fuzzing target; longer ones: scripts/fuzz.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 seconds=2
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 status=0
 out=$("$abs_top_srcdir/scripts/fuzz" --build "$scratch" $seconds 2>&1) || status=$?
 [ $status != 77 ] || tap_skip_all "${out#fuzz: }"

@@ -38,8 +38,7 @@ tap_point $? "process ids" "$offered"
 offer run --stats bas
 [[ " $offered" == *" bash "* ]]
 tap_point $? "a program" "$offered"
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 touch "$scratch/input.txt"
 expect_offer "files for a program" "$scratch/input.txt " run -- cat "$scratch/in"
 expect_offer "options of a program are its own" " " run cat --sta

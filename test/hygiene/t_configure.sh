@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 # configure takes the commands that it is told, refuses what leads to no plugin, and makes no static library.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 eval "as_here=($("$abs_top_builddir/config.status" --config))"
 
 # configured ARGUMENT...: as this build, but for the arguments; what configure says is in log.

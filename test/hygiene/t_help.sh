@@ -4,8 +4,7 @@
 . "$abs_top_srcdir/test/e2e/commands.sh"
 
 onehop=$abs_top_builddir/src/tools/onehop
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 out=$scratch/help err=$scratch/error
 commands=$("$onehop" --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
 [ "$(wc -w <<<"$commands")" -ge 5 ]

@@ -4,8 +4,7 @@
 
 [ -z "$OH_SANITIZERS" ] || tap_skip_all "a sanitizer's runtime would have to come first"
 object=$abs_top_builddir/.libs/libonehop.so
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 
 # check_program NAME COMMAND...
 check_program() {

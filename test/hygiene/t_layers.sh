@@ -95,8 +95,7 @@ done
 [ "$(uses comm | wc -l)" -gt 50 ]
 tap_point $? "what they use of each other is found"
 
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 mkdir -p "$scratch/src/comm/watch" "$scratch/kernels"
 echo '#include "comm/launch/launch.h"' >"$scratch/src/comm/watch/broken.c"
 [ "$(wrong "$scratch")" = "src/comm/watch/broken.c includes comm/launch/launch.h" ]

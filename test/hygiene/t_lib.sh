@@ -2,8 +2,7 @@
 # scripts/lib.sh: oh_limited (the status of a command, its time limit, that it ends with the script), and the top folder.
 . "$abs_top_srcdir/test/hygiene/tap.sh"
 . "$abs_top_srcdir/test/e2e/commands.sh"
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 
 # limited ARGUMENT...: a script of its own that runs oh_limited.
 limited() {

@@ -56,8 +56,7 @@ mapfile -t pages < <(find . \( -name '.?*' -o -name 'build*' -o -name b \) -prun
 tap_point $? "the links are found" "$(links "${pages[@]}" | wc -l) in ${#pages[@]} pages"
 tap_empty "$(dead "${pages[@]}")" "no link is dead"
 
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 printf '# A `b`, c\n\n[x](#a-b-c) [x](y.md) [x](#d)\n\n    [x](code.md)\n' >"$scratch/page.md"
 [ "$(dead "$scratch/page.md" | wc -l)" = 2 ]
 tap_point $? "a dead link and a dead anchor are found" "$(dead "$scratch/page.md")"

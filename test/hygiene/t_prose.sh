@@ -69,8 +69,7 @@ unknown() {
 
 cd "$abs_top_srcdir" || exit 1
 export LC_ALL=C
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 for page in README.md CONTRIBUTING.md SECURITY.md doc/*.md doc/dev/*.md; do
     tap_empty "$(long "$page")" "$page: no sentence has more than $most words"
 done

@@ -7,8 +7,7 @@
 nvcc=$(sed -n 's/^NVCC = //p' "$abs_top_builddir/Makefile")
 [ -n "$nvcc" ] && "$nvcc" --version >/dev/null 2>&1 || tap_skip_all "no nvcc"
 python3 -c '' 2>/dev/null || tap_skip_all "no python3"
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 
 cat >"$scratch/some.cu" <<'END'
 #include "kernels/entry_points.cuh"

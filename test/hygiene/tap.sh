@@ -36,3 +36,9 @@ tap_skip_all() {
     printf '1..0 # SKIP %s\n' "$1"
     exit 0
 }
+
+# tap_scratch: makes a folder, $scratch, that goes when the test ends.
+tap_scratch() {
+    scratch=$(mktemp -d) || exit 1
+    trap 'rm -rf "$scratch"' EXIT
+}

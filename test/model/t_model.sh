@@ -12,8 +12,7 @@ if [ "${OH_MODEL_FULL-0}" != 0 ]; then
     export OH_MODEL_CC=${OH_MODEL_CC:-cc -O2 -DCOLLAPSE} # half of the memory
 fi
 
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 grep -E "^($sets) " "$here/checks.list" >"$scratch/checks"
 # Each check in a folder of its own. Most are searched faster than they are optimized.
 nl "$scratch/checks" | xargs -P "$jobs" -L 1 bash -c '

@@ -6,8 +6,7 @@ here=$abs_top_srcdir/test/protocol
 sets=quick jobs=1 # other tests run beside this one
 [ "${OH_PROTOCOL_FULL-0}" = 0 ] || { sets='quick|full'; jobs=$(nproc 2>/dev/null || echo 2); }
 
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
+tap_scratch
 echo 'int main() { return 0; }' >"$scratch/try.cpp"
 read -ra cxx <<<"$CXX"
 "${cxx[@]}" -fsanitize=thread -o "$scratch/try" "$scratch/try.cpp" 2>/dev/null ||
