@@ -294,17 +294,17 @@ static ncclResult_t need_event(CUevent *event)
 }
 
 /*
- * Makes the stream wait for the communicator's last operation, where that is on another stream; replays of graphs
- * count, so a graph begins with an external wait, and once there is one every call waits.
+ * Makes the stream wait for the communicator's last operation, which may be on another stream, or be one of a graph
+ * that was launched since: a graph begins with an external wait.
  */
 static ncclResult_t chain_begin(struct simnccl_core *core, CUstream stream, cuuint64_t capture)
 {
     SIMNCCL_TRY(need_event(&core->last_event));
-    if (capture == 0 && (core->captured || (core->chained && core->last_stream != stream))) {
+    if (capture == 0) {
         SIMNCCL_TRY_CU(cuStreamWaitEvent(stream, core->last_event, 0));
-    } else if (capture != 0 && core->last_capture != capture) {
+    } else if (core->last_capture != capture) {
         SIMNCCL_TRY_CU(cuStreamWaitEvent(stream, core->last_event, CU_EVENT_WAIT_EXTERNAL));
-    } else if (capture != 0 && core->last_captured_stream != stream) {
+    } else if (core->last_captured_stream != stream) {
         SIMNCCL_TRY_CU(cuStreamWaitEvent(stream, core->last_captured_event, 0));
     }
     return ncclSuccess;
@@ -317,13 +317,10 @@ static ncclResult_t chain_end(struct simnccl_core *core, CUstream stream, cuuint
         SIMNCCL_TRY(need_event(&core->last_captured_event));
         SIMNCCL_TRY_CU(cuEventRecordWithFlags(core->last_event, stream, CU_EVENT_RECORD_EXTERNAL));
         SIMNCCL_TRY_CU(cuEventRecord(core->last_captured_event, stream));
-        core->captured = true;
         core->last_capture = capture;
         core->last_captured_stream = stream;
     } else {
         SIMNCCL_TRY_CU(cuEventRecord(core->last_event, stream));
-        core->chained = true;
-        core->last_stream = stream;
     }
     return ncclSuccess;
 }

@@ -137,9 +137,6 @@ struct simnccl_core {
     atomic_int result;       /* ncclInProgress during init; later the asynchronous error */
     pthread_mutex_t running; /* held by the operation that runs */
     /* The chain that keeps operations on several streams in order. */
-    bool chained;
-    bool captured; /* at least once: replays may come at any time */
-    CUstream last_stream;
     CUevent last_event;
     cuuint64_t last_capture; /* id of the capture that last_captured_* belong to, 0: none */
     CUstream last_captured_stream;
