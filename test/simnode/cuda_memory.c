@@ -272,6 +272,16 @@ CUresult cuMemGetInfo_v2(size_t *free_p, size_t *total_p)
     return CUDA_SUCCESS;
 }
 
+/* owner NULL: of the driver's own */
+static void add_host_memory(void *base, size_t bytes, CUcontext owner)
+{
+    struct simcuda_memory *memory = simnode_new(sizeof *memory);
+    memory->base = base;
+    memory->bytes = bytes;
+    memory->owner = owner;
+    simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
+}
+
 CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
 {
     SIMCUDA_LOCK();
@@ -282,10 +292,7 @@ CUresult cuMemHostAlloc(void **address_p, size_t bytes, unsigned flags)
     SIMCUDA_FAIL_IF(bytes == 0, CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_FAIL_IF(posix_memalign(&base, 4096, bytes) != 0, CUDA_ERROR_OUT_OF_MEMORY);
     memset(base, GARBAGE, bytes);
-    struct simcuda_memory *memory = simnode_new(sizeof *memory);
-    memory->base = base;
-    memory->bytes = bytes;
-    simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
+    add_host_memory(base, bytes, NULL);
     *address_p = base;
     return CUDA_SUCCESS;
 }
@@ -298,11 +305,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags)
     SIMCUDA_TRY(simcuda_usable(&ctx));
     SIMCUDA_FAIL_IF(!address || bytes == 0, CUDA_ERROR_INVALID_VALUE);
     SIMCUDA_FAIL_IF(find(SIMCUDA_HOST_MEMORY, address), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-    struct simcuda_memory *memory = simnode_new(sizeof *memory);
-    memory->base = address;
-    memory->bytes = bytes;
-    memory->owner = ctx;
-    simcuda_add(SIMCUDA_HOST_MEMORY, &memory->object);
+    add_host_memory(address, bytes, ctx);
     return CUDA_SUCCESS;
 }
 
@@ -533,8 +536,7 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 }
 
 /* count elements of `width` bytes, `pitch` bytes from one to the next. */
-static CUresult fill_pitched(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t pitch,
-                             size_t count)
+static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t pitch, size_t count)
 {
     CUstream stream;
     struct simcuda_op op = {.kind = SIMCUDA_OP_SET, .set = {as_pointer(to), value, width, pitch, count, false}};
@@ -545,21 +547,16 @@ static CUresult fill_pitched(CUstream handle, CUdeviceptr to, uint32_t value, un
     return count > 0 ? simcuda_submit(stream, &op) : CUDA_SUCCESS;
 }
 
-static CUresult fill(CUstream handle, CUdeviceptr to, uint32_t value, unsigned width, size_t count)
-{
-    return fill_pitched(handle, to, value, width, width, count);
-}
-
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream)
 {
     SIMCUDA_LOCK();
-    return fill(stream, to, value, 1, count);
+    return fill(stream, to, value, 1, 1, count);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream)
 {
     SIMCUDA_LOCK();
-    return fill(stream, to, value, 4, count);
+    return fill(stream, to, value, 4, 4, count);
 }
 
 /* From the host, rows of one 32-bit element, all of the same value, only. */
@@ -573,5 +570,5 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
     for (size_t row = 1; row < copy->Height; row++) {
         SIMCUDA_FAIL_IF(from[row] != from[0], CUDA_ERROR_NOT_SUPPORTED);
     }
-    return fill_pitched(stream, copy->dstDevice, from[0], sizeof *from, copy->dstPitch, copy->Height);
+    return fill(stream, copy->dstDevice, from[0], sizeof *from, copy->dstPitch, copy->Height);
 }
