@@ -115,7 +115,6 @@ CUresult cuInit(unsigned flags)
     for (int i = 0; i < simcuda.devices; i++) {
         simcuda.context[i].device = i;
     }
-    simcuda_kernels_start();
     simcuda.seed = simnode_setting("SIMNODE_SEED");
     simcuda.delay_us = simnode_setting("SIMNODE_DELAY_US");
     simcuda.copy_2d_us = simnode_setting("SIMNODE_COPY_2D_US");

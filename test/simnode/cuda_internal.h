@@ -165,6 +165,20 @@ struct CUgraphNode_st {
     bool visited; /* while something is searched */
 };
 
+/* Once for each reference. */
+struct simcuda_users {
+    size_t count;
+    CUuserObject *user;
+};
+
+struct CUgraph_st {
+    struct simcuda_object object;
+    bool capturing;
+    size_t nodes;
+    CUgraphNode *node; /* in the order in which they were made */
+    struct simcuda_users users;
+};
+
 /* What the next operation of a captured stream comes after, and what an event recorded there stands for. */
 struct simcuda_frontier {
     size_t count;
@@ -341,6 +355,9 @@ void simcuda_push_marker(CUstream stream, enum simcuda_op_kind kind, struct simc
 void simcuda_stream_wait(CUstream stream);
 void simcuda_context_wait(CUcontext ctx);
 
+/* Ends the context's streams and events. Nothing is queued on them. */
+void simcuda_streams_reset(CUcontext ctx);
+
 /* cuda_capture.c */
 
 /* May this thread make a call that is unsafe while some stream captures? Otherwise invalidates that capture. */
@@ -374,30 +391,22 @@ bool simcuda_graph_has(const struct CUgraph_st *graph, CUgraphNode node);
 void simcuda_node_visit(CUgraphNode node);
 void simcuda_graph_unvisit(CUgraph graph);
 
-/* Drops a reference to what an executable graph runs. Returns user objects to hand to simcuda_users_destroy. */
-CUuserObject simcuda_image_release(struct simcuda_image *image);
-
 /* Calls destructors, giving up the lock meanwhile. */
 void simcuda_users_destroy(CUuserObject doomed);
 
-struct CUgraph_st {
-    struct simcuda_object object;
-    bool capturing;
-    size_t nodes;
-    CUgraphNode *node; /* in the order in which they were made */
-    struct simcuda_users {
-        size_t count;
-        CUuserObject *user; /* once for each reference */
-    } users;
-};
+/* References to user objects: as many more, or none any more. What is to be destroyed joins the list. */
+void simcuda_users_copy(struct simcuda_users *to, const struct simcuda_users *from);
+void simcuda_users_drop(struct simcuda_users *users, CUuserObject *doomed);
+
+/* What empty nodes and the ends of graphs do. */
+extern const struct simcuda_op simcuda_nothing;
+
+/* cuda_exec.c */
+
+/* Drops a reference to what an executable graph runs. Returns user objects to hand to simcuda_users_destroy. */
+CUuserObject simcuda_image_release(struct simcuda_image *image);
 
 /* cuda_module.c: runs a kernel of the context on the calling thread. The lock is not held. */
 void simcuda_kernel_run(CUcontext ctx, const struct simcuda_op *op, uint32_t *random);
-
-/* cuda_stream.c: ends the context's streams and events. Nothing is queued on them. */
-void simcuda_streams_reset(CUcontext ctx);
-
-/* Before the first kernel: what a block that traps calls. */
-void simcuda_kernels_start(void);
 
 #endif

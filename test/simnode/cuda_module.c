@@ -249,7 +249,7 @@ static void trap(void)
     atomic_store(&running->trapped, true);
 }
 
-void simcuda_kernels_start(void)
+__attribute__((constructor)) static void set_trap(void)
 {
     simnode_trap = trap;
 }
