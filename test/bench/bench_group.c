@@ -10,80 +10,50 @@
  * do not depend on each other follow on a stream; results are not looked at.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <nccl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
-#include "onehop/onehop.h"
+#include "test/bench/bench.h"
 
 #define MAX_GPUS 8
 #define GROUPS 200
 #define MAX_RUNS 200
 #define MAX_BYTES ((size_t)1 << 20)
 
-/* nccl.h gives these without a prototype. */
-ncclResult_t ncclGroupStart(void);
-ncclResult_t ncclGroupEnd(void);
-
 struct library {
-    __typeof__(ncclAllReduce) *reduce;
-    __typeof__(ncclGroupStart) *group_start;
-    __typeof__(ncclGroupEnd) *group_end;
+    struct functions call;
     ncclComm_t comm[MAX_GPUS];
     double us[MAX_RUNS];
 };
 
-static struct library stock,
-    onehop = {.reduce = ncclAllReduce, .group_start = ncclGroupStart, .group_end = ncclGroupEnd};
+static struct library stock, onehop;
 static int gpus;
 static CUcontext contexts[MAX_GPUS];
 static CUstream streams[MAX_GPUS];
 static CUdeviceptr buffers[MAX_GPUS];
 
-#define MUST(condition_)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition_)) {                                                                                           \
-            fprintf(stderr, "bench_group: line %d: %s\n", __LINE__, #condition_);                                      \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
-
-static double now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
-
 /* Microseconds a group. */
 static double run(const struct library *by, size_t bytes)
 {
-    const double start = now_us();
+    const double start = now_ns();
     for (int i = 0; i < GROUPS; i++) {
-        MUST(by->group_start() == ncclSuccess);
+        MUST(by->call.group_start() == ncclSuccess);
         for (int r = 0; r < gpus; r++) {
             void *at = (void *)(uintptr_t)buffers[r];
-            MUST(by->reduce(at, at, bytes / sizeof(float), ncclFloat, ncclSum, by->comm[r], (cudaStream_t)streams[r]) ==
-                 ncclSuccess);
+            MUST(by->call.reduce(at, at, bytes / sizeof(float), ncclFloat, ncclSum, by->comm[r],
+                                 (cudaStream_t)streams[r]) == ncclSuccess);
         }
-        MUST(by->group_end() == ncclSuccess);
+        MUST(by->call.group_end() == ncclSuccess);
     }
     for (int r = 0; r < gpus; r++) {
         MUST(cuStreamSynchronize(streams[r]) == CUDA_SUCCESS);
     }
-    return (now_us() - start) / GROUPS;
+    return (now_ns() - start) / GROUPS / 1e3;
 }
 
 /* What was measured as onehop's must have been served. */
 static void check_served(void)
 {
-    int (*ask)(const void *, onehop_comm_info_t *, size_t) =
-        (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
-    onehop_comm_info_t info;
-    MUST(ask && ask(onehop.comm[0], &info, sizeof info) == 0);
-    MUST(info.calls_by_algorithm[ONEHOP_ONESHOT] + info.calls_by_algorithm[ONEHOP_TWOSHOT] > info.fallback_calls);
+    uint64_t fallbacks, served = count_served(onehop.comm[0], &fallbacks);
+    MUST(served > fallbacks);
 }
 
 static int compare(const void *a, const void *b)
@@ -103,7 +73,7 @@ static void measure(size_t bytes, double milliseconds)
     run(&stock, bytes);
     run(&onehop, bytes);
     int runs = 0;
-    for (const double end = now_us() + milliseconds * 1e3; runs < MAX_RUNS && (runs < 3 || now_us() < end); runs++) {
+    for (const double end = now_ns() + milliseconds * 1e6; runs < MAX_RUNS && (runs < 3 || now_ns() < end); runs++) {
         stock.us[runs] = run(&stock, bytes);
         onehop.us[runs] = run(&onehop, bytes);
     }
@@ -114,14 +84,10 @@ static void measure(size_t bytes, double milliseconds)
 
 int main(int argc, char **argv)
 {
-    void *(*stock_function)(const char *) = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "onehopStockFunction");
-    MUST(stock_function && cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS);
+    MUST(find_stock(&stock.call) && cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&gpus) == CUDA_SUCCESS);
     gpus = argc > 1 && atoi(argv[1]) < gpus ? atoi(argv[1]) : gpus;
     MUST(gpus >= 2 && gpus <= MAX_GPUS);
-    stock.reduce = (__typeof__(ncclAllReduce) *)stock_function("ncclAllReduce");
-    stock.group_start = (__typeof__(ncclGroupStart) *)stock_function("ncclGroupStart");
-    stock.group_end = (__typeof__(ncclGroupEnd) *)stock_function("ncclGroupEnd");
-    MUST(stock.reduce && stock.group_start && stock.group_end);
+    onehop.call = program;
     for (int r = 0; r < gpus; r++) {
         MUST(cuDevicePrimaryCtxRetain(&contexts[r], r) == CUDA_SUCCESS && cuCtxSetCurrent(contexts[r]) == CUDA_SUCCESS);
         MUST(cuStreamCreate(&streams[r], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);

@@ -11,34 +11,15 @@
  * since a busy machine only adds. Exit status 1: an aim is missed.
  */
 #include <cuda.h>
-#include <dlfcn.h>
-#include <nccl.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
-#include "onehop/onehop.h"
+#include "test/bench/bench.h"
 
 #define CALLS 10000
 #define RUNS 300
 #define COUNT 1000
 #define TOO_MANY ((size_t)1 << 30) /* elements: more than is ever served */
 
-/* nccl.h gives these without a prototype. */
-ncclResult_t ncclGroupStart(void);
-ncclResult_t ncclGroupEnd(void);
-
-/* Functions that a program calls. */
-struct functions {
-    __typeof__(ncclAllReduce) *reduce;
-    __typeof__(ncclReduce) *reduce_to_root; /* which has no kernels of onehop */
-    __typeof__(ncclGroupStart) *group_start;
-    __typeof__(ncclGroupEnd) *group_end;
-};
-
 static struct functions nccl; /* onehopStockFunction */
-static const struct functions program = {ncclAllReduce, ncclReduce, ncclGroupStart, ncclGroupEnd};
 static const struct functions *use = &program;
 static ncclComm_t comms[2], unserved[2];
 static ncclComm_t comm; /* of the next calls, and their stream */
@@ -47,14 +28,6 @@ static CUdeviceptr buffer;
 static CUcontext contexts[2];
 static void *libc;
 static bool missed;
-
-#define MUST(condition_)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition_)) {                                                                                           \
-            fprintf(stderr, "bench_host: line %d: %s\n", __LINE__, #condition_);                                       \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static void call(size_t count, ncclDataType_t type)
 {
@@ -97,27 +70,13 @@ static void call_dlsym(void)
 /* What was measured as served, or as a fallback, must have been. */
 static void check_counts(ncclComm_t of, uint64_t served, uint64_t fallback)
 {
-    int (*ask)(const void *, onehop_comm_info_t *, size_t) =
-        (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
-    onehop_comm_info_t info;
-    uint64_t calls = 0;
-    MUST(ask && ask(of, &info, sizeof info) == 0);
-    for (int a = 0; a < ONEHOP_ALGORITHM_COUNT; a++) {
-        calls += info.calls_by_algorithm[a];
-    }
-    if (calls != served || info.fallback_calls != fallback) {
+    uint64_t fallbacks, calls = count_served(of, &fallbacks);
+    if (calls != served || fallbacks != fallback) {
         fprintf(stderr, "bench_host: %llu calls served and %llu fallbacks, not %llu and %llu\n",
-                (unsigned long long)calls, (unsigned long long)info.fallback_calls, (unsigned long long)served,
+                (unsigned long long)calls, (unsigned long long)fallbacks, (unsigned long long)served,
                 (unsigned long long)fallback);
         exit(1);
     }
-}
-
-static double now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
 /* Nanoseconds a call, in one run. */
@@ -232,15 +191,8 @@ int main(void)
 {
     void (*stub)(bool, CUcontext) = (void (*)(bool, CUcontext))dlsym(RTLD_DEFAULT, "bench_stub");
     void (*idle)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "simnccl_idle");
-    bool onehop = dlsym(RTLD_DEFAULT, "onehopVersion") != NULL;
-    void *(*stock)(const char *) = (void *(*)(const char *))dlsym(RTLD_DEFAULT, "onehopStockFunction");
+    bool onehop = find_stock(&nccl);
     uint64_t calls = (uint64_t)CALLS * RUNS;
-    nccl = program;
-    if (stock) {
-        nccl = (struct functions){
-            (__typeof__(ncclAllReduce) *)stock("ncclAllReduce"), (__typeof__(ncclReduce) *)stock("ncclReduce"),
-            (__typeof__(ncclGroupStart) *)stock("ncclGroupStart"), (__typeof__(ncclGroupEnd) *)stock("ncclGroupEnd")};
-    }
     MUST(cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&contexts[0], 0) == CUDA_SUCCESS);
     MUST(cuDevicePrimaryCtxRetain(&contexts[1], 1) == CUDA_SUCCESS && cuCtxSetCurrent(contexts[0]) == CUDA_SUCCESS);
     MUST(cuStreamCreate(&streams[0], CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
