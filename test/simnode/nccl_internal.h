@@ -240,7 +240,7 @@ void simnccl_group_add_job(const struct simnccl_job *job);
 /* nccl_comm.c: ranks learn at different times that something is done that they do not wait for. */
 void simnccl_be_late(void);
 
-/* nccl_comm.c: the user op behind a handle, NULL: it is none of this communicator's. */
+/* nccl_redop.c: the user op behind a handle, NULL: it is none of this communicator's. */
 struct simnccl_user_op *simnccl_user_op_find(struct ncclComm *comm, int handle);
 
 /* nccl_collectives.c: puts operations of one core on a stream; several only if they are sends and receives. */
