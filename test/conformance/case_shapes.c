@@ -9,10 +9,10 @@
 
 static const ncclDataType_t shape_types[] = {ncclFloat32, ncclBfloat16, ncclInt8, ncclFloat64, ncclFloat16, ncclUint32};
 
-static struct cf_spec spec_of(ncclDataType_t type, size_t count)
+static struct cf_spec spec_of(enum onehop_collective kind, ncclDataType_t type, size_t count)
 {
     enum cf_family family = cf_types[type].mantissa > 0 ? CF_WIDE : CF_EXACT;
-    return (struct cf_spec){.type = type, .op = CF_SUM, .family = family, .count = count};
+    return (struct cf_spec){.kind = kind, .type = type, .op = CF_SUM, .family = family, .count = count};
 }
 
 /* The kinds beside allreduce, in turn. */
@@ -34,8 +34,7 @@ static void add_counts(struct cf_batch *batch, enum onehop_collective kind, nccl
     static const size_t primes[] = {2, 3, 5, 7, 11, 13, 17, 31, 61, 127, 257, 1021, 4093, 16381, 65521};
     size_t most = full ? (size_t)1 << 20 : (size_t)1 << 14;
     for (size_t count = 0; count <= CF_MAX_RANKS + 1; count++) { /* none, and fewer than ranks */
-        struct cf_spec spec = spec_of(type, count);
-        spec.kind = kind;
+        struct cf_spec spec = spec_of(kind, type, count);
         spec.root = (int)count;
         add_both_places(batch, spec);
     }
@@ -94,8 +93,7 @@ void cf_case_count_zero(struct cf_worker *worker)
 /* Calls of which the larger buffer has about so many bytes. */
 static void add_around(struct cf_batch *batch, enum onehop_collective kind, ncclDataType_t type, size_t bytes)
 {
-    struct cf_spec spec = spec_of(type, 1);
-    spec.kind = kind;
+    struct cf_spec spec = spec_of(kind, type, 1);
     size_t count = bytes / cf_types[type].size / cf_whole_count(&spec, batch->worker->nranks);
     for (size_t c = count - 1; c <= count + 1; c++) {
         spec.count = c;
@@ -132,8 +130,7 @@ static bool probe(struct cf_worker *worker, enum onehop_collective kind, ncclDat
 {
     uint64_t served_before = worker->result->served, all = (uint64_t)worker->members;
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
-    struct cf_spec spec = spec_of(type, count);
-    spec.kind = kind;
+    struct cf_spec spec = spec_of(kind, type, count);
     cf_batch_add(batch, &spec);
     cf_batch_run(batch, CF_SINGLE);
     uint64_t served = worker->result->served - served_before;
@@ -171,15 +168,13 @@ static void add_shifts(struct cf_batch *batch, enum onehop_collective kind, nccl
     unsigned size = (unsigned)cf_types[type].size;
     for (unsigned send = 0; send < 16; send += size) {
         for (unsigned recv = 0; recv < 16; recv += size) {
-            struct cf_spec spec = spec_of(type, count + (send + recv) / size % 3);
-            spec.kind = kind;
+            struct cf_spec spec = spec_of(kind, type, count + (send + recv) / size % 3);
             spec.root = (int)(send / size);
             spec.send_shift = send;
             spec.recv_shift = recv;
             cf_batch_add(batch, &spec);
         }
-        struct cf_spec spec = spec_of(type, count);
-        spec.kind = kind;
+        struct cf_spec spec = spec_of(kind, type, count);
         spec.in_place = true;
         spec.send_shift = send;
         cf_batch_add(batch, &spec);
@@ -282,8 +277,7 @@ void cf_case_arguments(struct cf_worker *worker)
 {
     struct cf_batch *batch = cf_batch_new(worker, &worker->world);
     for (int kind = 0; kind < ONEHOP_COLLECTIVE_COUNT; kind++) {
-        struct cf_spec spec = spec_of(ncclFloat32, 64);
-        spec.kind = (enum onehop_collective)kind;
+        struct cf_spec spec = spec_of((enum onehop_collective)kind, ncclFloat32, 64);
         cf_batch_add(batch, &spec);
     }
     cf_batch_load(batch, 0);
