@@ -4,29 +4,10 @@
  *
  *   reach RANK NRANKS FOLDER WAY...
  *
- * Each WAY is a set of functions of NCCL; the ranks make two communicators in turn with each, three allreduces on each
- * communicator (the last two in a group), and check the results. Unique ids go from rank 0 to the others through files
- * in FOLDER. Not linked with NCCL (but reach_linked is).
- *
- *   linked                    this program's own calls
- *   object:PATH               calls of a shared object that is linked with NCCL, opened RTLD_LOCAL
- *   deepbind:PATH             the same, RTLD_DEEPBIND, bound at once
- *   lazy:PATH                 the same, RTLD_DEEPBIND, bound at the first call
- *   table:PATH                the same as object, through its table of addresses
- *   direct:PATH               the same as object, by pncclX
- *   turns:PATH                as object, but rank 0 makes every second allreduce by pncclAllReduce
- *   directdlsym:PATH          as dlsym, by pncclX
- *   early:PATH                RTLD_DEEPBIND, and addresses that the object's constructor has kept
- *   earlydlsym:PATH           the same, and it has got them by dlsym
- *   dlsym:PATH                dlsym on the library's handle, all functions before the first communicator
- *   late:PATH                 the same, but looked up anew before each communicator
- *   mixed:PATH                the same, but only ncclAllReduce is looked up anew
- *   newer:PATH                as object, but with ncclAllReduceConfig instead of ncclAllReduce
- *   newerdlsym:PATH           as late, but so
- *   dlvsym:PATH               dlvsym on the library's handle
- *   close:PATH                the same as dlsym, and then the library is closed: does it stay?
- *   default:PATH              dlsym(RTLD_DEFAULT) after opening the library RTLD_GLOBAL
- *   both:WAY,WAY              two sets, a communicator of each at the same time
+ * Each WAY, KIND:PATH, is a set of functions of NCCL, got in a way of the table below; "linked": this program's own
+ * calls; "both:WAY,WAY": two sets, a communicator of each at the same time. The ranks make two communicators in turn
+ * with each, three allreduces on each communicator (the last two in a group), and check the results. Unique ids go from
+ * rank 0 to the others through files in FOLDER. Not linked with NCCL (but reach_linked is).
  *
  * REACH_SUSPEND: a communicator is suspended and resumed after its calls, and used again. REACH_IDLE: communicators are
  * made and ended only. REACH_KEEP: they are never ended. Prints a line for each WAY; with the simulated NCCL "stock N"
@@ -50,9 +31,34 @@
 static int rank, nranks;
 static const char *folder;
 
+static const struct kind {
+    const char *name;
+    int flags;         /* of dlopen */
+    const char *table; /* that of an object that is linked with NCCL, the path; NULL: dlsym on the library, the path */
+} kinds[] = {
+    {"object", RTLD_NOW, "reach_calls"},
+    {"deepbind", RTLD_NOW | RTLD_DEEPBIND, "reach_calls"},
+    {"lazy", RTLD_LAZY | RTLD_DEEPBIND, "reach_calls"},            /* bound at the first call */
+    {"table", RTLD_NOW, "reach_addresses"},                        /* its table of addresses */
+    {"direct", RTLD_NOW, "reach_direct"},                          /* by pncclX */
+    {"turns", RTLD_NOW, "reach_calls"},                            /* rank 0: every second allreduce by pncclX */
+    {"newer", RTLD_NOW, "reach_newer"},                            /* ncclAllReduceConfig */
+    {"early", RTLD_NOW | RTLD_DEEPBIND, "reach_early"},            /* addresses that its constructor has kept */
+    {"earlydlsym", RTLD_NOW | RTLD_DEEPBIND, "reach_early_dlsym"}, /* and has got by dlsym */
+    {"dlsym", RTLD_NOW, NULL},                                     /* all before the first communicator */
+    {"directdlsym", RTLD_NOW, NULL},                               /* by pncclX */
+    {"late", RTLD_NOW, NULL},                                      /* anew before each communicator */
+    {"mixed", RTLD_NOW, NULL},                                     /* ncclAllReduce alone anew */
+    {"newerdlsym", RTLD_NOW, NULL},                                /* as late, ncclAllReduceConfig */
+    {"dlvsym", RTLD_NOW, NULL},                                    /* by dlvsym */
+    {"default", RTLD_NOW | RTLD_GLOBAL, NULL},                     /* dlsym(RTLD_DEFAULT) */
+    {"close", RTLD_NOW, NULL},                                     /* then the library is closed: does it stay? */
+    {"linked", RTLD_NOW, NULL},
+};
+
 struct way {
     const char *text;
-    char kind[16];
+    const struct kind *kind;
     const char *path;
     void *handle;
     struct reach_api api;
@@ -69,17 +75,17 @@ struct way {
 
 /* --- ways ------------------------------------------------------------------------------------------------------- */
 
-static void *look_up(struct way *way, const char *name)
-{
-    if (strcmp(way->kind, "dlvsym") == 0) {
-        return dlvsym(way->handle, name, "NCCL_COPY_2");
-    }
-    return dlsym(strcmp(way->kind, "default") == 0 ? RTLD_DEFAULT : way->handle, name);
-}
-
 static bool is(const struct way *way, const char *kind)
 {
-    return strcmp(way->kind, kind) == 0;
+    return strcmp(way->kind->name, kind) == 0;
+}
+
+static void *look_up(struct way *way, const char *name)
+{
+    if (is(way, "dlvsym")) {
+        return dlvsym(way->handle, name, "NCCL_COPY_2");
+    }
+    return dlsym(is(way, "default") ? RTLD_DEFAULT : way->handle, name);
 }
 
 static reach_config config_function;
@@ -96,7 +102,7 @@ static void look_up_all(struct way *way)
     way->api.name_ = (__typeof__(way->api.name_))look_up(way, &"pnccl" #name_[!is(way, "directdlsym")]);               \
     MUST(way->api.name_);
     REACH_FUNCTIONS(LOOK_UP)
-    if (strcmp(way->kind, "newerdlsym") == 0) {
+    if (is(way, "newerdlsym")) {
         config_function = (reach_config)look_up(way, "ncclAllReduceConfig");
         MUST(config_function);
         way->api.AllReduce = all_reduce_config;
@@ -113,46 +119,32 @@ static ncclResult_t all_reduce_in_turns(const void *send, void *recv, size_t cou
     return turns_of[rank == 0 && calls++ % 2]->AllReduce(send, recv, count, type, op, comm, stream);
 }
 
-static bool is_object(const struct way *way)
-{
-    return is(way, "object") || is(way, "direct") || is(way, "turns") || is(way, "newer") || is(way, "table") ||
-           is(way, "deepbind") || is(way, "lazy") || strncmp(way->kind, "early", 5) == 0;
-}
-
-static const char *table_of(const struct way *way)
-{
-    return is(way, "table")        ? "reach_addresses"
-           : is(way, "direct")     ? "reach_direct"
-           : is(way, "newer")      ? "reach_newer"
-           : is(way, "early")      ? "reach_early"
-           : is(way, "earlydlsym") ? "reach_early_dlsym"
-                                   : "reach_calls";
-}
-
 extern const struct reach_api reach_calls __attribute__((weak));
+
+static const struct kind *find(const char *text, size_t length)
+{
+    size_t k = 0;
+    while (strncmp(text, kinds[k].name, length) != 0 || kinds[k].name[length] != '\0') {
+        MUST(++k < sizeof kinds / sizeof *kinds);
+    }
+    return &kinds[k];
+}
 
 static void open_way(struct way *way, const char *text)
 {
     const char *colon = strchr(text, ':');
-    int length = colon ? (int)(colon - text) : (int)strlen(text);
     *way = (struct way){.text = text, .path = colon ? colon + 1 : NULL};
-    snprintf(way->kind, sizeof way->kind, "%.*s", length, text);
-    if (is(way, "linked")) {
-        MUST(&reach_calls);
-        way->api = reach_calls;
-        way->handle = dlopen(NULL, RTLD_NOW);
-    } else if (is(way, "default")) {
-        way->handle = dlopen(way->path, RTLD_NOW | RTLD_GLOBAL);
-    } else {
-        int deep = is(way, "deepbind") || is(way, "lazy") || strncmp(way->kind, "early", 5) == 0 ? RTLD_DEEPBIND : 0;
-        way->handle = dlopen(way->path, (is(way, "lazy") ? RTLD_LAZY : RTLD_NOW) | RTLD_LOCAL | deep);
-    }
+    way->kind = find(text, colon ? (size_t)(colon - text) : strlen(text));
+    way->handle = dlopen(way->path, way->kind->flags);
     if (!way->handle) {
         fprintf(stderr, "reach: %s\n", dlerror());
         exit(1);
     }
-    if (is_object(way)) {
-        const struct reach_api *api = dlsym(way->handle, table_of(way));
+    if (is(way, "linked")) {
+        MUST(&reach_calls);
+        way->api = reach_calls;
+    } else if (way->kind->table) {
+        const struct reach_api *api = dlsym(way->handle, way->kind->table);
         MUST(api);
         way->api = *api;
         if (is(way, "turns")) {
@@ -160,7 +152,7 @@ static void open_way(struct way *way, const char *text)
             turns_of[1] = dlsym(way->handle, "reach_direct");
             way->api.AllReduce = all_reduce_in_turns;
         }
-    } else if (!is(way, "linked")) {
+    } else {
         look_up_all(way);
     }
     way->calls = (unsigned long (*)(const char *))dlsym(way->handle, "simnccl_calls");
@@ -174,7 +166,7 @@ static void refresh(struct way *way)
     } else if (is(way, "mixed")) {
         way->api.AllReduce = (__typeof__(way->api.AllReduce))look_up(way, "ncclAllReduce");
     } else if (is(way, "table")) {
-        way->api = *(const struct reach_api *)dlsym(way->handle, "reach_addresses");
+        way->api = *(const struct reach_api *)dlsym(way->handle, way->kind->table);
     }
 }
 
