@@ -190,14 +190,7 @@ left() {
     reports mem_live_bytes host_live ipc_open streams_live events_live descriptors | grep -v ' 0$'
 }
 
-# judge STATUS NAME WORD...: tap_point with a diagnosis.
-judge() {
-    local why=
-    [ "$1" = 0 ] || why=$(diagnosis "${@:3}")
-    tap_point "$1" "$2" "$why"
-}
-
-# What went wrong, for tap_point: the end of the output, without the lines of success.
+# diagnosis EXPECTED...: what went wrong, for tap_point, with the end of the output.
 diagnosis() {
     printf 'exit status %s, served=%s, fallback=%s, calls of NCCL %s\n' "$status" "$(sum_of served)" \
         "$(sum_of fallback)" "$(report_of nccl_calls)"
@@ -211,44 +204,14 @@ uneven_ranks() {
         END { for (line in count) { split(line, word, " "); if (count[line] % word[2] != 0) print count[line], line } }' "$out"
 }
 
-# Passed when the last run was right, and the plugin served all calls with the algorithms named (default: any).
-# expect_served NAME [ALGORITHM...]
-expect_served() {
-    local name=$1 good=1 algorithm
-    run_first "${@:2}"
-    set -- "${asked[@]}"
-    if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" -gt 0 ] && [ "$(count_of 'falls back to NCCL')" = 0 ] &&
-        [ "$(sum_of served)" -gt 0 ] && [ "$(sum_of fallback)" = 0 ] && [ "$(report_of nccl_calls)" = 0 ] &&
-        [ -z "$(uneven_ranks)" ]; then
-        good=0
-    fi
-    for algorithm in "$@"; do
-        [ "$(sum_of "$algorithm")" -gt 0 ] || good=1
-    done
-    judge $good "$name: served" "all served" "$@"
-}
-
-# Passed when the last run was right, NCCL did it all, and every rank that has the plugin gave the reason.
-# expect_stock NAME REASON
-expect_stock() {
-    local good=1 lines
-    run_first "$@"
-    lines=$(count_of 'falls back to NCCL')
-    if [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ] && [ "$lines" -gt 0 ] &&
-        [ "$(count_of "falls back to NCCL: .*$2")" = "$lines" ] && [ "$(sum_of served)" = 0 ] &&
-        [ "$(report_of nccl_calls)" -gt 0 ]; then
-        good=0
-    fi
-    judge $good "$1: falls back, with the reason" "all fall back: $2"
-}
-
-# counts COUNT: is it so in the last run? COUNT is NUMBER:PATTERN, lines of the output; VALUE=NUMBER, the sum over statistics, or
-# over the reports of the simulated libraries; or "even", no uneven_ranks. NUMBER+: so many or more.
+# counts COUNT: is it so in the last run? COUNT is NUMBER:PATTERN, lines of the output; status=NUMBER; VALUE=NUMBER, the sum over
+# statistics, or over the reports of the simulated libraries; or "even", no uneven_ranks. NUMBER+: so many or more.
 counts() {
     local number=${1#*=} value
     case $1 in
     even) value=$([ -z "$(uneven_ranks)" ] && echo even) ;;
     [0-9]*:*) number=${1%%:*} value=$(count_of "${1#*:}") ;;
+    status=*) value=$status ;;
     served=* | fallback=* | oneshot=* | twoshot=* | size=* | kind=* | allreduce=* | allgather=* | reducescatter=* | broadcast=* | verified=* | differing=*)
         value=$(sum_of "${1%%=*}") ;;
     *) value=$(report_of "${1%%=*}") ;;
@@ -256,16 +219,37 @@ counts() {
     [ "$value" = "$number" ] || { [ "$number" != "${number%+}" ] && [ "$value" -ge "${number%+}" ]; }
 }
 
-# Passed when the last run ended well, with these counts.
+# Passed when the last run ended well, or with the status that is among the counts, and with these counts.
 # expect_counts NAME COUNT...
 expect_counts() {
-    local name=$1 good=0 count
+    local good=0 count
     run_first "${@:2}"
-    [ "$status" = 0 ] || good=1
+    [[ " ${asked[*]}" = *' status='* ]] || asked+=(status=0)
     for count in "${asked[@]}"; do
         counts "$count" || good=1
     done
-    judge $good "$name" "${asked[@]}"
+    tap_point $good "$1" "$([ $good = 0 ] || diagnosis "${asked[@]}")"
+}
+
+# Passed when the last run ended well, whoever served it.
+expect_right() {
+    expect_counts "$1: right results" "${@:2}"
+}
+
+# Passed when the last run was right, and the plugin served all calls, with the algorithms named (default: any).
+# expect_served NAME [ALGORITHM | COUNT]...
+expect_served() {
+    run_first "${@:2}"
+    expect_counts "$1: served" '1+:served by onehop' '0:falls back to NCCL' served=1+ fallback=0 nccl_calls=0 even \
+        "${asked[@]/%shot/shot=1+}"
+}
+
+# Passed when the last run was right, NCCL did it all, and every rank that has the plugin gave the reason.
+# expect_stock NAME REASON [COUNT...]
+expect_stock() {
+    run_first "${@:2}"
+    expect_counts "$1: falls back, with the reason" '0:served by onehop' '1+:falls back to NCCL' served=0 nccl_calls=1+ \
+        "$(count_of 'falls back to NCCL'):falls back to NCCL: .*${asked[0]}" "${asked[@]:1}"
 }
 
 # expect_served_both_ways NAME PRELOAD: two ranks of reach with PRELOAD, linked with NCCL and by dlsym, are served.
@@ -282,13 +266,6 @@ build_or_skip() {
         tap_skip "$1" "no compiler: $(tail -n 1 "$scratch/cc.log")"
         return 1
     }
-}
-
-# Passed when the last run ended well, whoever served it.
-expect_right() {
-    run_first "$@"
-    [ "$status" = 0 ]
-    judge $? "$1: right results"
 }
 
 # Passed when the runs have left nothing in shared memory.

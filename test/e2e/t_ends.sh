@@ -63,9 +63,7 @@ next_cleans_up "exec in the middle of a set-up"
 plugin=$faulty_plugin
 export SIMNODE_CALLER=libonehop.so
 for at in flock:1 ftruncate:1 posix_fallocate:1 mmap:1 cuMemAlloc_v2:1; do
-    SIMNODE_KILL=$at run_work --nranks 2
-    [ "$status" != 0 ] && [ "$(count_of 'ended by signal 9')" -gt 0 ]
-    tap_point $? "killed at $at" "$(diagnosis)"
+    SIMNODE_KILL=$at expect_counts "killed at $at" status=1+ '1+:ended by signal 9' -- run_work --nranks 2
     next_cleans_up "killed at $at"
 done
 [ "$names" -gt 0 ]
@@ -74,9 +72,8 @@ tap_point $? "some were killed while the file had its name ($names)"
 # exit() from a signal's handler that has interrupted onehop there, with a mutex locked or not: the end waits for no mutex that
 # its own thread holds.
 for at in flock:1 linkat:1 memfd_create:1 fcntl:1 unlink:1 read:1 readlink:1 gethostname:2 pthread_create:1; do
-    SIMNODE_EXIT=$at run_work --nranks 2
-    [ "$status" = 0 ] && [ "$(count_of 'served by onehop')" = 0 ]
-    tap_point $? "a signal's handler exits at $at: the process ends" "$(diagnosis)"
+    SIMNODE_EXIT=$at expect_counts "a signal's handler exits at $at: the process ends" '0:served by onehop' \
+        -- run_work --nranks 2
 done
 SIMNODE_EXIT=unlink:1 expect_counts "the communicator has its record" '2:stats: rank [01] nranks 2 served=0' -- run_work --nranks 2
 tap_done

@@ -11,12 +11,10 @@ work=(--nranks 3 --counts 1,5000,300000 --types bf16,f32 --batch 2)
 expect_served "nothing else set" -- run_work
 NCCL_ALGO=allreduce:tree NCCL_PROTO=Simple NCCL_MIN_NCHANNELS=1 NCCL_MAX_NCHANNELS=1 NCCL_NTHREADS=1 \
     expect_served "vLLM's variables" -- run_work
-NCCL_ALGO=allreduce:tree NCCL_MIN_NCHANNELS=8 NCCL_MAX_NCHANNELS=8 expect_served "SGLang's variables" -- run_work
-[ "$(count_of 'grids are smaller')" = 0 ]
-tap_point $? "channels that are pinned for NCCL's order are no limit of SMs" "$(diagnosis)"
-NCCL_MAX_CTAS=1 expect_served "NCCL_MAX_CTAS=1" -- run_work --graph 2
-[ "$(count_of 'for 1 blocks in all: grids are smaller')" = 3 ]
-tap_point $? "the limit of SMs holds" "$(diagnosis)"
+NCCL_ALGO=allreduce:tree NCCL_MIN_NCHANNELS=8 NCCL_MAX_NCHANNELS=8 \
+    expect_served "SGLang's variables, which are no limit of SMs" '0:grids are smaller' -- run_work
+NCCL_MAX_CTAS=1 expect_served "NCCL_MAX_CTAS=1, which is one" '3:for 1 blocks in all: grids are smaller' \
+    -- run_work --graph 2
 expect_served "NCCL_MAX_CTAS=2 on one rank" -- run_work --rank-env 2:NCCL_MAX_CTAS=2
 for cap in 0 4K; do
     ONEHOP_MAX_BYTES=$cap expect_served "ONEHOP_MAX_BYTES=$cap" -- run_work
@@ -39,29 +37,26 @@ expect_served "beyond any table, in many parts" twoshot -- run_app --nranks 2 --
 expect_served "the same in one thread" twoshot -- run_app --nranks 2 --local 2 --counts 20000001 --types f32 --batch 1
 # Ranks that are later than the patience of other communicators: NCCL waits for them in the first call, too.
 late=(--nranks 3 --counts 100 --batch 1 --jitter 6000000 --seed 2) # rank 1 is some 5 s late
-ONEHOP_STALL_SECONDS=1 expect_served "a rank that is late" -- run_app "${late[@]}"
-[ "$(count_of 'WARN comm .* rank 0 of 3: the first call waits for 1 s; ranks without a call: 1')" = 1 ] &&
-    [ "$(count_of 'at every size .invariant. from call 1 on')" = 3 ]
-tap_point $? "a rank that is late: who is waited for, and served from the first call on" "$(diagnosis)"
+ONEHOP_STALL_SECONDS=1 expect_served "a rank that is late: who is waited for, and from the first call on" \
+    '1:WARN comm .* rank 0 of 3: the first call waits for 1 s; ranks without a call: 1' \
+    '3:at every size .invariant. from call 1 on' -- run_app "${late[@]}"
 NCCL_RUNTIME_CONNECT=0 expect_served "a rank that is late where NCCL does not wait" -- run_app "${late[@]}"
 
 # --- not served
 
 # expect_variant NAME REASON -- COMMAND...: the reason is on every rank, once at WARN, and in the statistics.
 expect_variant() {
-    local reason=$2 ranks
-    expect_stock "$@"
+    local ranks
+    run_first "$@"
     ranks=$(count_of 'falls back to NCCL')
-    [ "$(count_of "WARN comm .*: not invariant, NCCL executes its allreduces: .*$reason")" = "$ranks" ] &&
-        [ "$(count_of 'stats: .* invariant=no reason: ')" = "$ranks" ]
-    tap_point $? "$1: each rank warns once" "$(diagnosis)"
+    expect_stock "$1: each rank warns once" "$2" "$ranks:stats: .* invariant=no reason: " \
+        "$ranks:WARN comm .*: not invariant, NCCL executes its allreduces: .*$2"
 }
 NCCL_P2P_DISABLE=1 expect_variant "NCCL_P2P_DISABLE=1" "NCCL_P2P_DISABLE=1" -- run_work
 NCCL_CTA_POLICY=2 expect_variant "zero-CTA policy" "zero-CTA policy" -- run_work
 SIMNODE_TOPOLOGY=pcie-only expect_variant "no NVLink" "not joined by NVLink" -- run_app --nranks 4 --counts 1,5000
-expect_stock "not on one rank" "ONEHOP_INVARIANT is (1 here and 0 on rank 1|0 here and 1 on rank [02])" -- run_work --rank-env 1:ONEHOP_INVARIANT=0
-[ "$(count_of 'WARN comm .*: not invariant')" = 2 ]
-tap_point $? "not on one rank: the others warn" "$(diagnosis)"
+expect_stock "not on one rank: the others warn" "ONEHOP_INVARIANT is (1 here and 0 on rank 1|0 here and 1 on rank [02])" \
+    '2:WARN comm .*: not invariant' -- run_work --rank-env 1:ONEHOP_INVARIANT=0
 
 # Calls of other kinds are no sums, or sums that nobody has promised anything of.
 ONEHOP_COLLECTIVES=allreduce,allgather expect_counts "NCCL serves other kinds" allreduce=9 allgather=3 fallback=6 kind=6 0:WARN \
@@ -81,14 +76,12 @@ expect_counts "broadcasts first that are too large to serve" allreduce=4 broadca
 
 # --- the command
 
-run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"
-[ "$status" = 0 ] && grep -q '^onehop: invariant: yes$' "$out" && grep -q '^onehop: [0-9]* of [0-9]* collective calls served' "$out"
-tap_point $? "onehop run --invariant --stats" "$(diagnosis)"
+program=("$app" --timeout $limit "${work[@]}")
+expect "onehop run --invariant --stats" 0 '^onehop: invariant: yes$' '^onehop: [0-9]* of [0-9]* collective calls served' \
+    -- run_limited "$onehop" run --invariant --stats -- "${program[@]}"
 unset ONEHOP_INVARIANT
-NCCL_P2P_DISABLE=1 run_limited "$onehop" run --invariant --stats -- "$app" --timeout $limit "${work[@]}"
-grep -q '^onehop: invariant: no: 3 of 3 communicators and ranks had sums by NCCL: .*NCCL_P2P_DISABLE=1' "$out"
-tap_point $? "and why not" "$(diagnosis)"
-run_limited "$onehop" run --stats -- "$app" --timeout $limit "${work[@]}"
-! grep -q 'invariant' "$out"
-tap_point $? "nothing of it where nobody asks" "$(diagnosis)"
+NCCL_P2P_DISABLE=1 expect "and why not" 0 \
+    '^onehop: invariant: no: 3 of 3 communicators and ranks had sums by NCCL: .*NCCL_P2P_DISABLE=1' \
+    -- run_limited "$onehop" run --invariant --stats -- "${program[@]}"
+expect "nothing of it where nobody asks" 0 '!invariant' -- run_limited "$onehop" run --stats -- "${program[@]}"
 tap_done

@@ -13,9 +13,8 @@ ONEHOP_VERIFY=5 expect_counts "one in five" 'served=48' 'verified=12' 'differing
 ONEHOP_VERIFY=0 expect_counts "none" 'served=48' 'verified=0' 'nccl_calls=0' 0:WARN '3:45 MiB of GPU memory' -- run_work
 for way in "--group 8" "--local 3 --group 8" "--local 3 --threads" "--streams 3 --group 8" "--comms 2 --group 8 --scramble" \
     "--in-place" "--graph 3" "--graph 3 --group 4 --streams 2" "--local 3 --graph 2 --group 8"; do
-    expect_counts "$way" verified=1+ differing=0 0:WARN even -- run_work $way
-    [ "$(sum_of verified)" = "$(sum_of served)" ]
-    tap_point $? "$way: all are verified" "$(diagnosis)"
+    run_work $way
+    expect_counts "$way: all are verified" verified=1+ differing=0 0:WARN even verified="$(sum_of served)"
 done
 expect_counts "more calls in a group than the memory has room for" verified=1+ differing=0 0:WARN \
     -- run_app --nranks 2 --counts 4000000 --types f32 --batch 8 --group 8
@@ -41,18 +40,16 @@ expect_counts "the last bit of a sum of three" verified=6 differing=0 0:WARN \
     -- run_app --nranks 3 --counts 1000 --types bf16 --batch 2
 SIMNODE_NCCL_WRONG=high expect_counts "the first bits of a sum of three" verified=6 differing=6 "3+:differs from NCCL's" \
     -- run_app --nranks 3 --counts 1000 --types bf16 --batch 2
-ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" --pause 500 --iterations 3
-[ "$status" != 0 ] && [ "$(count_of 'differ so far: [0-9]+: calls now return ncclInternalError$')" -ge 1 ]
-tap_point $? "ONEHOP_VERIFY_FATAL=1: calls fail" "$(diagnosis)"
-ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" # no call comes after these, but the communicator's end
-[ "$status" != 0 ] && grep -q 'ncclCommDestroy.* gave 3' "$out"
-tap_point $? "... and so does the end of the communicator" "$(diagnosis)"
-ONEHOP_VERIFY_FATAL=1 run_app "${two[@]}" --pause 500
-[ "$status" != 0 ] && [ "$(count_of 'ncclCommDestroy.* gave 3')" = 2 ]
-tap_point $? "... on all ranks, also if the difference has been reported before" "$(diagnosis)"
-SIMNODE_NCCL_WRONG=high run_with "$plugin" "$abs_top_builddir/test/e2e/sim_turns" destroy
-[ "$status" = 0 ] && [ "$(count_of 'stats: rank .* differing=4')" = 4 ] && [ "$(count_of 'call 4, .* differ so far: 4$')" = 4 ]
-tap_point $? "communicators are destroyed in a group behind their last calls, whose results differ" "$(diagnosis)"
+ONEHOP_VERIFY_FATAL=1 expect_counts "ONEHOP_VERIFY_FATAL=1: calls fail" status=1+ \
+    '1+:differ so far: [0-9]+: calls now return ncclInternalError$' -- run_app "${two[@]}" --pause 500 --iterations 3
+# No call comes after these, but the communicator's end.
+ONEHOP_VERIFY_FATAL=1 expect_counts "... and so does the end of the communicator" status=1+ \
+    '1+:ncclCommDestroy.* gave 3' -- run_app "${two[@]}"
+ONEHOP_VERIFY_FATAL=1 expect_counts "... on all ranks, also if the difference has been reported before" status=1+ \
+    '2:ncclCommDestroy.* gave 3' -- run_app "${two[@]}" --pause 500
+SIMNODE_NCCL_WRONG=high expect_counts \
+    "communicators are destroyed in a group behind their last calls, whose results differ" '4:stats: rank .* differing=4' \
+    '4:call 4, .* differ so far: 4$' -- run_with "$plugin" "$abs_top_builddir/test/e2e/sim_turns" destroy
 unset SIMNODE_NCCL_WRONG
 
 # --- where no call is verified
