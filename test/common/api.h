@@ -98,6 +98,8 @@
 #define CF_NCCL_OPTIONAL(X)                                                                                            \
     X(CommInitRankScalable, (ncclComm_t *, int, int, int, ncclUniqueId *, ncclConfig_t *))                             \
     X(CommRevoke, (ncclComm_t, int))                                                                                   \
+    X(CommSuspend, (ncclComm_t, int))                                                                                  \
+    X(CommResume, (ncclComm_t))                                                                                        \
     X(CommShrink, (ncclComm_t, int *, int, ncclComm_t *, ncclConfig_t *, int))                                         \
     X(CommGetUniqueId, (ncclComm_t, ncclUniqueId *))                                                                   \
     X(CommGrow, (ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t *, ncclConfig_t *))                            \

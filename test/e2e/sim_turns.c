@@ -4,34 +4,17 @@
  *
  *   sim_turns CASE
  *
- * A case has actors, which are processes or threads, and an actor has one rank, or several in its thread. Prints a line
- * and ends with status 1 if something is wrong.
+ * A case is run by the workers of a job (test/common/worker.h): processes or threads with one rank, or with several.
+ * Prints a line and ends with status 1 if something is wrong.
  */
 #include "test/e2e/sim_turns.h"
 
-#include <signal.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
-#define MOST_ACTORS 6
-#define MOST_LOCAL 3
-
-struct turn_board *turn_board;
+#define LIMIT_SECONDS 1000 /* the test has one of its own */
 
 /* --- what cases use ----------------------------------------------------------------------------------------------- */
-
-void turn_meet(void)
-{
-    pthread_barrier_wait(&turn_board->barrier);
-}
-
-void turn_use(const struct rank *self)
-{
-    MUST(cuCtxSetCurrent(self->context) == CUDA_SUCCESS);
-}
 
 static void fill(const struct rank *self, void *memory, float value)
 {
@@ -110,13 +93,13 @@ void turn_end_group(ncclComm_t one, ncclComm_t two)
     turn_await(two, turn_state_of(two));
 }
 
-ncclComm_t turn_make(int id, int nranks, int rank, bool blocking)
+ncclComm_t turn_make(const struct rank *self, int id, int nranks, int rank, bool blocking)
 {
     ncclComm_t comm;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = blocking;
     config.commName = "of\nturns"; /* NCCL takes any name */
-    const ncclResult_t result = ncclCommInitRankConfig(&comm, nranks, turn_board->id[id], rank, &config);
+    const ncclResult_t result = ncclCommInitRankConfig(&comm, nranks, self->worker->board->id[id], rank, &config);
     turn_await(comm, result);
     return comm;
 }
@@ -125,8 +108,8 @@ void turn_make_group(const struct rank *self, int local, int id, int nranks, ncc
 {
     MUST(ncclGroupStart() == ncclSuccess);
     for (int i = 0; i < local; i++) {
-        turn_use(&self[i]);
-        MUST(ncclCommInitRank(&comm_p[i], nranks, turn_board->id[id], self[i].rank) == ncclSuccess);
+        cf_use(self->worker, i);
+        MUST(ncclCommInitRank(&comm_p[i], nranks, self->worker->board->id[id], self[i].rank) == ncclSuccess);
     }
     MUST(ncclGroupEnd() == ncclSuccess);
 }
@@ -141,12 +124,12 @@ void turn_warm_up(const struct rank *self, ncclComm_t comm)
         MUST(cuStreamSynchronize(self->stream) == CUDA_SUCCESS && turn_is_filled(memory, SMALL, (float)nranks));
         usleep(1000);
     }
-    turn_meet();
+    cf_barrier(self->worker);
 }
 
 void turn_suspend_and_resume(ncclComm_t comm)
 {
-    MUST(ncclCommSuspend(comm, 1) == ncclSuccess && ncclCommResume(comm) == ncclSuccess);
+    MUST(nccl.CommSuspend(comm, 1) == ncclSuccess && nccl.CommResume(comm) == ncclSuccess);
 }
 
 void turn_start(void *(*run)(void *), void *argument, pthread_t *thread_p)
@@ -154,73 +137,24 @@ void turn_start(void *(*run)(void *), void *argument, pthread_t *thread_p)
     MUST(pthread_create(thread_p, NULL, run, argument) == 0);
 }
 
-/* --- actors ------------------------------------------------------------------------------------------------------- */
+/* --- the job ------------------------------------------------------------------------------------------------------ */
 
-static const struct turn_case *running;
-
-static struct rank begin(int rank)
+static void run(struct cf_worker *worker)
 {
-    struct rank self = {.rank = rank, .of = running};
-    CUdevice device;
-    MUST(cuInit(0) == CUDA_SUCCESS && cuDeviceGet(&device, rank) == CUDA_SUCCESS);
-    MUST(cuDevicePrimaryCtxRetain(&self.context, device) == CUDA_SUCCESS);
-    turn_use(&self);
-    MUST(cuStreamCreate(&self.stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    self.ones = turn_filled(&self, 1);
-    self.to = turn_filled(&self, 0);
-    self.other = turn_filled(&self, 0);
-    return self;
-}
-
-/* onehop leaves a process alone that is forked behind NCCL's first use: it is the first actor that makes the ids. */
-static void *act(void *actor)
-{
-    struct rank self[MOST_LOCAL];
-    const int number = (int)(intptr_t)actor, local = running->local > 0 ? running->local : 1;
-    for (int i = local - 1; i >= 0; i--) {
-        self[i] = begin(number * local + i);
+    struct rank self[CF_MAX_RANKS];
+    for (int i = worker->members - 1; i >= 0; i--) {
+        const struct cf_member *member = &worker->member[i];
+        self[i] = (struct rank){member->world_rank, worker->user, worker, .stream = member->stream[0]};
+        cf_use(worker, i);
+        self[i].ones = turn_filled(&self[i], 1);
+        self[i].to = turn_filled(&self[i], 0);
+        self[i].other = turn_filled(&self[i], 0);
     }
-    for (int i = 0; i < 2 * PAIRS && number == 0; i++) {
-        MUST(ncclGetUniqueId(&turn_board->id[i]) == ncclSuccess);
+    for (int i = 0; i < CASE_IDS && worker->index == 0; i++) {
+        MUST(ncclGetUniqueId(&worker->board->id[i]) == ncclSuccess);
     }
-    turn_meet();
-    running->run(self);
-    return NULL;
-}
-
-/* The first process that fails ends the others. */
-static int run_processes(void)
-{
-    int failed = 0, status;
-    pid_t pid[MOST_ACTORS];
-    for (int i = 0; i < running->actors; i++) {
-        pid[i] = fork();
-        if (pid[i] == 0) {
-            act((void *)(intptr_t)i);
-            exit(0);
-        }
-    }
-    for (int i = 0; i < running->actors; i++) {
-        if (wait(&status) < 0 || status != 0) {
-            for (int other = 0; other < running->actors && !failed; other++) {
-                kill(pid[other], SIGKILL);
-            }
-            failed = 1;
-        }
-    }
-    return failed;
-}
-
-static int run_threads(void)
-{
-    pthread_t thread[MOST_ACTORS];
-    for (int i = 0; i < running->actors; i++) {
-        turn_start(act, (void *)(intptr_t)i, &thread[i]);
-    }
-    for (int i = 0; i < running->actors; i++) {
-        pthread_join(thread[i], NULL);
-    }
-    return 0;
+    cf_barrier(worker);
+    self[0].of->run(self);
 }
 
 static const struct turn_case *find(const char *name)
@@ -238,14 +172,21 @@ static const struct turn_case *find(const char *name)
 
 int main(int argc, char **argv)
 {
-    pthread_barrierattr_t shared;
-    running = argc == 2 ? find(argv[1]) : NULL;
-    if (!running) {
+    const struct turn_case *one = argc == 2 ? find(argv[1]) : NULL;
+    struct cf_job job = {0};
+    struct cf_board *board;
+    int process;
+    if (!one) {
         return 2;
     }
-    turn_board = mmap(NULL, sizeof *turn_board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    MUST(turn_board != MAP_FAILED && pthread_barrierattr_init(&shared) == 0);
-    MUST(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED) == 0);
-    MUST(pthread_barrier_init(&turn_board->barrier, &shared, (unsigned)running->actors) == 0);
-    return running->forks ? run_processes() : run_threads();
+    if (cf_job_join(sizeof *board, &board, &process)) {
+        return cf_job_run(board, process, run, (void *)one);
+    }
+    cf_job_open(&job, argv, sizeof *board);
+    job.board->layout = one->layout;
+    job.board->stops = true;
+    cf_job_start(&job);
+    const bool good = cf_job_wait(&job, LIMIT_SECONDS);
+    cf_job_close(&job);
+    return !good;
 }

@@ -3,16 +3,16 @@
 #ifndef TEST_E2E_SIM_TURNS_H_
 #define TEST_E2E_SIM_TURNS_H_
 
-#include <cuda.h>
-#include <nccl.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
+
+#include "test/common/worker.h"
 
 #define SMALL 1000
 #define LARGE 100000 /* the test sets ONEHOP_MAX_BYTES below */
 #define PAIRS 16     /* of communicators, until the first comes first in a group: their order is that of their names */
+#define CASE_IDS (2 * PAIRS)
 #define FIRST_CALLS 20
 #define LATE_US 300000
 #define TELL_US 300000   /* by then a failure is told */
@@ -27,44 +27,28 @@
         }                                                                                                              \
     } while (0)
 
-/* Not every nccl.h has these. */
-ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
-ncclResult_t ncclCommResume(ncclComm_t comm);
-ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *comm_p,
-                          ncclConfig_t *config);
-
-/* A rank, and what is made for it. The first rank of an actor has its device current. */
+/* A rank, and what is made for it. The first rank of a worker has its device current. */
 struct rank {
     int rank;
     const struct turn_case *of;
-    CUcontext context;
+    struct cf_worker *worker;
     CUstream stream;
     void *ones, *to, *other; /* memory of LARGE floats; the latter two are zeros */
 };
 
+/* The ids of the job are there; a worker is handed the first of its ranks. */
 struct turn_case {
     const char *name; /* NULL ends a table */
     void (*run)(const struct rank *self);
-    int actors;    /* processes or threads */
-    int local;     /* ranks of an actor, of which it is handed the first; 0: one */
-    bool forks;    /* processes */
+    struct cf_layout layout;
     bool suspends; /* a communicator, so that onehop does not know it any more */
     bool finalizes;
 };
 extern const struct turn_case turn_abort_cases[], turn_call_cases[], turn_end_cases[];
 
-/* What all actors share. */
-struct turn_board {
-    pthread_barrier_t barrier;
-    ncclUniqueId id[2 * PAIRS];
-};
-extern struct turn_board *turn_board;
-
-/* Waits for all actors. */
-void turn_meet(void);
-
-/* Makes the rank's device current. */
-void turn_use(const struct rank *self);
+#define PROCESSES(count_) .layout = {.nranks = (count_), .local = 1}
+#define THREADS(count_) .layout = {.nranks = (count_), .local = (count_), .threads = true}
+#define ONE_THREAD(count_) .layout = {.nranks = (count_), .local = (count_)}
 
 /* Memory of LARGE floats of that value. */
 void *turn_filled(const struct rank *self, float value);
@@ -88,12 +72,12 @@ void turn_await(ncclComm_t comm, ncclResult_t result);
 void turn_end_group(ncclComm_t one, ncclComm_t two);
 
 /* A communicator of an id. */
-ncclComm_t turn_make(int id, int nranks, int rank, bool blocking);
+ncclComm_t turn_make(const struct rank *self, int id, int nranks, int rank, bool blocking);
 
-/* One of an id, of which the actor's first ranks are so many. */
+/* One of an id, of which the worker's first ranks are so many. */
 void turn_make_group(const struct rank *self, int local, int id, int nranks, ncclComm_t *comm_p);
 
-/* Calls until onehop serves the communicator, also where it is non-blocking. NULL: none. All actors call it. */
+/* Calls until onehop serves the communicator, also where it is non-blocking. NULL: none. All workers call it. */
 void turn_warm_up(const struct rank *self, ncclComm_t comm);
 
 /* Of a communicator, by all ranks: onehop does not know it any more. */

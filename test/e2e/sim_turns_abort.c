@@ -31,7 +31,7 @@ static ncclResult_t reduce(const struct rank *self, ncclComm_t comm)
 
 static ncclResult_t call_suspend(ncclComm_t comm)
 {
-    return ncclCommSuspend(comm, 1);
+    return nccl.CommSuspend(comm, 1);
 }
 
 static ncclResult_t call_revoke(ncclComm_t comm)
@@ -58,13 +58,13 @@ static void end_waiting(const struct rank *self, ncclComm_t comm, void *(*ends)(
         MUST(waits(comm) == expected);
         pthread_join(other, NULL);
     }
-    turn_meet();
+    cf_barrier(self->worker);
     MUST((self->rank == 0 && ends == abort_late) || ncclCommAbort(comm) == ncclSuccess);
 }
 
 static void abort_served(const struct rank *self, ncclResult_t (*waits)(ncclComm_t))
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
     turn_warm_up(self, comm);
     MUST(self->rank == 1 || turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess);
     end_waiting(self, comm, abort_late, waits, ncclInternalError);
@@ -84,7 +84,7 @@ static void abort_in_suspend(const struct rank *self)
 /* NCCL executes the call. onehop has no memory of the communicator, and frees it at once. */
 static void abandon(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
     MUST(self->rank == 1 || reduce(self, comm) == ncclSuccess);
     end_waiting(self, comm, abort_late, ncclCommFinalize, ncclSuccess);
 }
@@ -107,7 +107,7 @@ static void *destroy_late(void *graph)
 /* ncclCommRevoke waits for a graph with a call that NCCL executes. */
 static void abort_in_revoke(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
     pthread_t destroys;
     CUgraph graph;
     if (self->rank == 0) {
@@ -129,7 +129,7 @@ static void abort_in_revoke(const struct rank *self)
 static void end_in_group(const struct rank *self)
 {
     for (int way = 0; way < 2; way++) {
-        ncclComm_t comm = turn_make(way, 2, self->rank, true);
+        ncclComm_t comm = turn_make(self, way, 2, self->rank, true);
         if (self->rank == 0) {
             MUST(ncclGroupStart() == ncclSuccess);
             MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess);
@@ -141,7 +141,7 @@ static void end_in_group(const struct rank *self)
 /* The same with calls of another communicator in the group, which the other rank may have executed. */
 static void abort_beside(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, true), other = turn_make(1, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true), other = turn_make(self, 1, 2, self->rank, true);
     turn_warm_up(self, other);
     if (self->rank == 0) {
         MUST(ncclGroupStart() == ncclSuccess);
@@ -162,7 +162,7 @@ static void abort_beside(const struct rank *self)
 /* An abort before ncclGroupEnd, behind a call that onehop executes: NCCL has nothing of the group. */
 static void abort_between(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
     pthread_t aborting;
     turn_warm_up(self, comm);
     if (self->rank == 0) {
@@ -171,7 +171,7 @@ static void abort_between(const struct rank *self)
     }
     turn_start(abort_late, comm, &aborting);
     pthread_join(aborting, NULL);
-    turn_meet();
+    cf_barrier(self->worker);
     usleep(TELL_US); /* freed memory is taken meanwhile */
     MUST(self->rank == 1 || ncclGroupEnd() == ncclInternalError);
 }
@@ -179,7 +179,7 @@ static void abort_between(const struct rank *self)
 /* A group of a call that NCCL launches late and a call that onehop executes. Rank 0 aborts the first meanwhile. */
 static void cut(const struct rank *self)
 {
-    ncclComm_t first = turn_make(0, 2, self->rank, false), second = turn_make(1, 2, self->rank, false);
+    ncclComm_t first = turn_make(self, 0, 2, self->rank, false), second = turn_make(self, 1, 2, self->rank, false);
     pthread_t aborting;
     turn_warm_up(self, first);
     turn_warm_up(self, second);
@@ -197,25 +197,25 @@ static void cut(const struct rank *self)
     if (self->rank == 0) {
         pthread_join(aborting, NULL);
     }
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(self->rank == 0 || ncclCommAbort(first) == ncclSuccess);
     MUST(result != ncclSuccess || turn_state_of(second) != ncclSuccess || turn_gives(self, self->other, SMALL, 2));
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(ncclCommAbort(second) == ncclSuccess);
 }
 
 /* A group of a first call, and of a call on a communicator that is revoked. */
 static void refuse(const struct rank *self)
 {
-    ncclComm_t revoked = turn_make(0, 2, self->rank, true), comm = turn_make(1, 2, self->rank, true);
+    ncclComm_t revoked = turn_make(self, 0, 2, self->rank, true), comm = turn_make(self, 1, 2, self->rank, true);
     turn_warm_up(self, revoked);
     MUST(ncclCommRevoke(revoked, 0) == ncclSuccess);
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(ncclGroupStart() == ncclSuccess);
     MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess);
     MUST(turn_sum(self, revoked, self->ones, self->other, SMALL) == ncclInvalidUsage);
     MUST(ncclGroupEnd() == ncclInvalidUsage);
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(turn_is_filled(self->to, SMALL, 0));
     MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess && turn_gives(self, self->to, SMALL, 2));
     MUST(ncclCommDestroy(revoked) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
@@ -224,7 +224,7 @@ static void refuse(const struct rank *self)
 /* ONEHOP_CHECK_CALLS: a group with calls of two communicators, those of one differ; then a call of the other. */
 static void differ(const struct rank *self)
 {
-    ncclComm_t wrong = turn_make(0, 2, self->rank, true), right = turn_make(1, 2, self->rank, true);
+    ncclComm_t wrong = turn_make(self, 0, 2, self->rank, true), right = turn_make(self, 1, 2, self->rank, true);
     void *tens = turn_filled(self, 10);
     turn_warm_up(self, wrong);
     turn_warm_up(self, right);
@@ -233,24 +233,25 @@ static void differ(const struct rank *self)
     MUST(turn_sum(self, wrong, self->ones, self->to, self->rank ? SMALL - 1 : SMALL) == ncclSuccess);
     MUST(turn_sum(self, right, self->ones, self->other, SMALL) == ncclSuccess);
     MUST(ncclGroupEnd() == (self->rank ? ncclInvalidUsage : ncclSuccess));
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(ncclCommAbort(wrong) == ncclSuccess);
     if (turn_sum(self, right, tens, self->other, SMALL) == ncclSuccess) { /* then its result is right, or none comes */
         MUST(!turn_ends_within(self, LATE_US) || turn_is_filled(self->other, SMALL, 20));
     }
-    turn_meet();
+    cf_barrier(self->worker);
+    MUST(ncclCommAbort(right) == ncclSuccess);
 }
 
 const struct turn_case turn_abort_cases[] = {
-    {"abort", abort_in_finalize, .actors = 2},
-    {"suspend", abort_in_suspend, .actors = 2},
-    {"abandon", abandon, .actors = 2},
-    {"revoke", abort_in_revoke, .actors = 2},
-    {"group", end_in_group, .actors = 2},
-    {"beside", abort_beside, .actors = 2},
-    {"between", abort_between, .actors = 2},
-    {"cut", cut, .actors = 2},
-    {"refuse", refuse, .actors = 2},
-    {"differ", differ, .actors = 2},
+    {"abort", abort_in_finalize, THREADS(2)},
+    {"suspend", abort_in_suspend, THREADS(2)},
+    {"abandon", abandon, THREADS(2)},
+    {"revoke", abort_in_revoke, THREADS(2)},
+    {"group", end_in_group, THREADS(2)},
+    {"beside", abort_beside, THREADS(2)},
+    {"between", abort_between, THREADS(2)},
+    {"cut", cut, THREADS(2)},
+    {"refuse", refuse, THREADS(2)},
+    {"differ", differ, THREADS(2)},
     {NULL},
 };

@@ -29,12 +29,12 @@ static void destroy_both(ncclComm_t one, ncclComm_t two)
 static void stranger(const struct rank *self)
 {
     const int job = self->rank / JOB_RANKS, rank = self->rank % JOB_RANKS;
-    const ncclUniqueId *id = &turn_board->id[2 * job];
+    const ncclUniqueId *id = &self->worker->board->id[2 * job];
     ncclComm_t two = NULL, three = NULL, split = NULL;
     setenv("ONEHOP_DISABLE", rank == 1 ? "0" : "1", 1);
     MUST(rank == 2 || ncclCommInitRank(&two, 2, id[0], rank) == ncclSuccess);
-    MUST(ncclCommGrow(two, JOB_RANKS, rank == 1 ? NULL : &id[1], rank == 2 ? 2 : -1, &three, NULL) == ncclSuccess);
-    turn_meet();
+    MUST(nccl.CommGrow(two, JOB_RANKS, rank == 1 ? NULL : &id[1], rank == 2 ? 2 : -1, &three, NULL) == ncclSuccess);
+    cf_barrier(self->worker);
     usleep(rank == 1 ? 0 : LATE_US);
     MUST(ncclCommSplit(three, rank == 2 ? NCCL_SPLIT_NOCOLOR : 0, rank == 0 ? job : 1 - job, &split, NULL) ==
          ncclSuccess);
@@ -42,8 +42,9 @@ static void stranger(const struct rank *self)
         void *from = turn_filled(self, (float)(1 + rank + 10 * job));
         MUST(turn_sum(self, split, from, self->to, SMALL) == ncclSuccess);
         MUST(turn_gives(self, self->to, SMALL, (float)(3 + 20 * job)));
+        destroy_both(split, two);
     }
-    turn_meet();
+    MUST(ncclCommDestroy(three) == ncclSuccess);
 }
 
 static void shrink_to(const struct rank *self, ncclComm_t all, int excluded)
@@ -58,14 +59,14 @@ static void shrink_to(const struct rank *self, ncclComm_t all, int excluded)
 /* Ranks 0 and 1 of three shrink to a communicator, twice, and then ranks 0 and 2. */
 static void shrink(const struct rank *self)
 {
-    ncclComm_t all = turn_make(0, 3, self->rank, true);
+    ncclComm_t all = turn_make(self, 0, 3, self->rank, true);
     const int excluded[] = {2, 2, 1};
     for (int i = 0; i < 3; i++) {
         if (self->rank != excluded[i]) {
             shrink_to(self, all, excluded[i]);
         }
     }
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(ncclCommDestroy(all) == ncclSuccess);
 }
 
@@ -81,9 +82,9 @@ static void moved(const struct rank *self)
         config.blocking = blocking;
         MUST(ncclGroupStart() == ncclSuccess);
         for (int i = 0; i < 2; i++) {
-            turn_use(&self[i]);
+            cf_use(self->worker, i);
             turn_clear(&self[i]);
-            const ncclResult_t made = ncclCommInitRankConfig(&one, 2, turn_board->id[blocking], i, &config);
+            const ncclResult_t made = ncclCommInitRankConfig(&one, 2, self->worker->board->id[blocking], i, &config);
             MUST(made == ncclSuccess || made == ncclInProgress);
             comm[i] = one;
         }
@@ -107,12 +108,12 @@ static void moved(const struct rank *self)
 /* A group makes a non-blocking communicator, and calls on another, which NCCL and onehop execute. */
 static void create(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, false), made;
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false), made;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     turn_warm_up(self, comm);
     MUST(ncclGroupStart() == ncclSuccess);
-    const ncclResult_t begun = ncclCommInitRankConfig(&made, 2, turn_board->id[1], self->rank, &config);
+    const ncclResult_t begun = ncclCommInitRankConfig(&made, 2, self->worker->board->id[1], self->rank, &config);
     MUST(begun == ncclSuccess || begun == ncclInProgress);
     turn_sum(self, comm, self->ones, self->to, LARGE); /* an error is the group's */
     turn_sum(self, comm, self->ones, self->other, SMALL);
@@ -129,8 +130,9 @@ static void grown(const struct rank *self)
     turn_make_group(self, 2, 0, 2, comm);
     MUST(ncclGroupStart() == ncclSuccess);
     for (int i = 0; i < 3; i++) {
-        turn_use(&self[i]);
-        MUST(ncclCommGrow(i < 2 ? comm[i] : NULL, 3, &turn_board->id[1], i < 2 ? -1 : 2, &all[i], NULL) == ncclSuccess);
+        cf_use(self->worker, i);
+        MUST(nccl.CommGrow(i < 2 ? comm[i] : NULL, 3, &self->worker->board->id[1], i < 2 ? -1 : 2, &all[i], NULL) ==
+             ncclSuccess);
     }
     MUST(ncclGroupEnd() == ncclSuccess && ncclGroupStart() == ncclSuccess);
     for (int i = 0; i < 5; i++) {
@@ -146,7 +148,7 @@ static void send_to_itself(const struct rank *self)
 {
     const cudaStream_t stream = (cudaStream_t)self->stream;
     for (int i = 0; i < 2; i++) {
-        ncclComm_t comm = turn_make(i, 2, self->rank, true);
+        ncclComm_t comm = turn_make(self, i, 2, self->rank, true);
         turn_clear(self);
         MUST(ncclGroupStart() == ncclSuccess);
         MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess);
@@ -175,9 +177,9 @@ static void late_to_first(const struct rank *self)
 {
     uint64_t least_us = UINT64_MAX; /* of all rounds: the machine may be busy */
     for (int i = 0; i < ROUNDS; i++) {
-        ncclComm_t comm = turn_make(i, 2, self->rank, true);
+        ncclComm_t comm = turn_make(self, i, 2, self->rank, true);
         turn_clear(self);
-        turn_meet();
+        cf_barrier(self->worker);
         usleep(self->rank * LATE_US);
         const uint64_t start_us = now_us();
         MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess);
@@ -193,7 +195,7 @@ static void late_to_first(const struct rank *self)
 /* A call without a communicator, which NCCL rejects, and a call on a communicator that was suspended. */
 static void strange(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
     MUST(turn_sum(self, NULL, self->ones, self->to, SMALL) == ncclInvalidArgument);
     MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess && turn_gives(self, self->to, SMALL, 2));
     turn_suspend_and_resume(comm);
@@ -212,11 +214,11 @@ static void strange(const struct rank *self)
 static void behind(const struct rank *self)
 {
     setenv("SIMNODE_NCCL_BACKGROUND", self->rank == 0 ? "1" : "0", 1);
-    ncclComm_t comm = turn_make(0, 2, self->rank, false);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false);
     if (self->rank == 1 && !self->of->suspends) {
         setenv("ONEHOP_COMMS", "size=^2", 1); /* of the second alone */
     }
-    ncclComm_t second = turn_make(1, 2, self->rank, false);
+    ncclComm_t second = turn_make(self, 1, 2, self->rank, false);
     if (self->of->suspends) {
         turn_suspend_and_resume(second);
     }
@@ -229,14 +231,14 @@ static void behind(const struct rank *self)
         turn_end_group(comm, second);
         MUST(turn_gives(self, self->to, SMALL, 2) && turn_is_filled(self->other, SMALL, 2));
     }
-    turn_meet();
+    cf_barrier(self->worker);
     destroy_both(second, comm);
 }
 
 /* ncclCommFinalize while NCCL launches a call, which NCCL rejects, and calls. */
 static void reject(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, false);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false);
     turn_warm_up(self, comm);
     const ncclResult_t large = turn_sum(self, comm, self->ones, self->to, LARGE);
     if (self->rank == 0) {
@@ -245,7 +247,7 @@ static void reject(const struct rank *self)
     turn_await(comm, large);
     turn_await(comm, turn_sum(self, comm, self->ones, self->to, SMALL));
     MUST(turn_gives(self, self->to, LARGE, 2));
-    turn_meet();
+    cf_barrier(self->worker);
     MUST(ncclCommDestroy(comm) == ncclSuccess);
 }
 
@@ -276,12 +278,12 @@ static struct rank with_stream(const struct rank *self)
 static void stale(const struct rank *self)
 {
     const struct rank other = with_stream(self);
-    ncclComm_t comm = turn_make(0, 2, self->rank, false), split = NULL;
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false), split = NULL;
     pthread_t thread;
     turn_warm_up(self, comm);
     for (int i = 0; i < 4; i++) {
         turn_clear(self);
-        turn_meet();
+        cf_barrier(self->worker);
         usleep(self->rank * LATE_US);
         thread = watchdog(comm);
         turn_await(comm, turn_sum(self, comm, self->ones, self->other, LARGE));
@@ -301,7 +303,7 @@ static void stale(const struct rank *self)
 /* A group of large calls on two communicators; the program polls one, ends the stream, and calls on the other. */
 static void partner(const struct rank *self)
 {
-    ncclComm_t comm[2] = {turn_make(0, 2, self->rank, false), turn_make(1, 2, self->rank, false)};
+    ncclComm_t comm[2] = {turn_make(self, 0, 2, self->rank, false), turn_make(self, 1, 2, self->rank, false)};
     turn_warm_up(self, comm[0]);
     turn_warm_up(self, comm[1]);
     for (int i = 0; i < 4; i++) {
@@ -335,7 +337,7 @@ static void *keep_asking(void *watch)
 /* Threads ask for the state all the time; the program ends each stream when NCCL has launched the call. */
 static void watched(const struct rank *self)
 {
-    struct watch watch = {.comm = turn_make(0, 2, self->rank, false)};
+    struct watch watch = {.comm = turn_make(self, 0, 2, self->rank, false)};
     pthread_t thread[WATCHDOGS];
     turn_warm_up(self, watch.comm);
     for (int i = 0; i < WATCHDOGS; i++) {
@@ -359,19 +361,19 @@ static void watched(const struct rank *self)
 }
 
 const struct turn_case turn_call_cases[] = {
-    {"stranger", stranger, .actors = JOBS * JOB_RANKS, .forks = true},
-    {"shrink", shrink, .actors = 3},
-    {"moved", moved, .actors = 1, .local = 2},
-    {"create", create, .actors = 2},
-    {"grown", grown, .actors = 1, .local = 3},
-    {"self", send_to_itself, .actors = 2},
-    {"queue", late_to_first, .actors = 2},
-    {"strange", strange, .actors = 2},
-    {"behind", behind, .actors = 2, .forks = true, .suspends = true},
-    {"fallback", behind, .actors = 2, .forks = true},
-    {"reject", reject, .actors = 2},
-    {"stale", stale, .actors = 2},
-    {"partner", partner, .actors = 2},
-    {"watched", watched, .actors = 2},
+    {"stranger", stranger, PROCESSES(JOBS *JOB_RANKS)},
+    {"shrink", shrink, THREADS(3)},
+    {"moved", moved, ONE_THREAD(2)},
+    {"create", create, THREADS(2)},
+    {"grown", grown, ONE_THREAD(3)},
+    {"self", send_to_itself, THREADS(2)},
+    {"queue", late_to_first, THREADS(2)},
+    {"strange", strange, THREADS(2)},
+    {"behind", behind, PROCESSES(2), .suspends = true},
+    {"fallback", behind, PROCESSES(2)},
+    {"reject", reject, THREADS(2)},
+    {"stale", stale, THREADS(2)},
+    {"partner", partner, THREADS(2)},
+    {"watched", watched, THREADS(2)},
     {NULL},
 };

@@ -13,12 +13,12 @@ static void replay(const struct rank *self)
 {
     CUgraph graph;
     CUgraphExec executable;
-    ncclComm_t comm = turn_make(0, 2, self->rank, true);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
     MUST(cuStreamBeginCapture(self->stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     MUST(turn_sum(self, comm, self->ones, self->to, SMALL) == ncclSuccess);
     MUST(cuStreamEndCapture(self->stream, &graph) == CUDA_SUCCESS);
     MUST(cuGraphInstantiateWithFlags(&executable, graph, 0) == CUDA_SUCCESS);
-    turn_meet();
+    cf_barrier(self->worker);
     usleep(self->rank * LATE_US);
     MUST(cuGraphLaunch(executable, self->stream) == CUDA_SUCCESS);
     MUST(cuGraphExecDestroy(executable) == CUDA_SUCCESS && cuGraphDestroy(graph) == CUDA_SUCCESS);
@@ -29,7 +29,7 @@ static void replay(const struct rank *self)
 /* The same with eager calls on a non-blocking communicator, which is destroyed without ncclCommFinalize. */
 static void pending(const struct rank *self)
 {
-    ncclComm_t comm = turn_make(0, 2, self->rank, false);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false);
     turn_warm_up(self, comm);
     usleep(self->rank * LATE_US);
     turn_await(comm, turn_sum(self, comm, self->ones, self->to, SMALL));
@@ -45,7 +45,7 @@ static void end_in_group(const struct rank *self)
     turn_make_group(self, 2, 0, 4, comm);
     for (int call = 0; call < 4; call++) {
         if (call == 3) { /* all ranks are through with the others */
-            turn_meet();
+            cf_barrier(self->worker);
             usleep(is_late * LATE_US);
         }
         MUST(ncclGroupStart() == ncclSuccess);
@@ -79,11 +79,11 @@ static struct pair make_pair(const struct rank *self, int number, bool blocking)
     struct pair pair = {NULL, NULL};
     turn_clear(self);
     if (self->rank < 2) {
-        pair.first = turn_make(2 * number, 2, self->rank, blocking);
+        pair.first = turn_make(self, 2 * number, 2, self->rank, blocking);
     }
     turn_warm_up(self, pair.first);
     if (self->rank != 1) {
-        pair.second = turn_make(2 * number + 1, 2, self->rank / 2, true);
+        pair.second = turn_make(self, 2 * number + 1, 2, self->rank / 2, true);
     }
     turn_warm_up(self, pair.second);
     return pair;
@@ -105,10 +105,10 @@ static bool leave(const struct rank *self, struct pair *pair)
 /* Rank 0 gets no error. Rank 2 comes, and all end. */
 static void end_pair(const struct rank *self, struct pair *pair, size_t count)
 {
-    turn_meet();
+    cf_barrier(self->worker);
     usleep(TELL_US);
     MUST(self->rank != 0 || turn_state_of(pair->first) == ncclSuccess);
-    turn_meet();
+    cf_barrier(self->worker);
     if (self->rank == 2) {
         MUST(turn_sum(self, pair->second, self->ones, self->other, count) == ncclSuccess);
     }
@@ -116,7 +116,7 @@ static void end_pair(const struct rank *self, struct pair *pair, size_t count)
     MUST(!pair->first || turn_is_filled(self->to, LARGE, 2));
     MUST(!pair->first || ncclCommDestroy(pair->first) == ncclSuccess);
     MUST(!pair->second || ncclCommDestroy(pair->second) == ncclSuccess);
-    turn_meet();
+    cf_barrier(self->worker);
 }
 
 /* Large calls of both communicators in a group. The second may have been suspended. */
@@ -166,9 +166,9 @@ static void late(const struct rank *self)
 static void pass(const struct rank *self)
 {
     const cudaStream_t stream = (cudaStream_t)self->stream;
-    ncclComm_t all = turn_make(0, 3, self->rank, false), two = NULL;
+    ncclComm_t all = turn_make(self, 0, 3, self->rank, false), two = NULL;
     if (self->rank < 2) {
-        two = turn_make(1, 2, self->rank, false);
+        two = turn_make(self, 1, 2, self->rank, false);
     }
     turn_warm_up(self, all);
     turn_warm_up(self, two);
@@ -182,9 +182,8 @@ static void pass(const struct rank *self)
         MUST(turn_gives(self, self->other, SMALL, 2) && turn_is_filled(self->to, SMALL, (float)self->rank));
     } else {
         turn_await(all, ncclCommFinalize(all));
-        MUST(ncclCommDestroy(all) == ncclSuccess);
     }
-    turn_meet();
+    MUST(ncclCommDestroy(all) == ncclSuccess && (!two || ncclCommDestroy(two) == ncclSuccess));
 }
 
 static ncclResult_t broadcast(const struct rank *self, ncclComm_t comm)
@@ -198,14 +197,14 @@ static void root(const struct rank *self)
 {
     for (int way = 0; way < 4; way++) {
         const bool aborts = way / 2, groups = way % 2;
-        ncclComm_t comm = turn_make(way, 2, self->rank, true);
+        ncclComm_t comm = turn_make(self, way, 2, self->rank, true);
         turn_clear(self);
         turn_warm_up(self, comm);
         if (self->rank == 0) {
             MUST(broadcast(self, comm) == ncclSuccess && turn_ends_within(self, MOST_US));
             MUST((aborts ? ncclCommAbort(comm) : ncclCommDestroy(comm)) == ncclSuccess);
         }
-        turn_meet();
+        cf_barrier(self->worker);
         usleep(TELL_US);
         if (self->rank == 1) {
             MUST(!groups || ncclGroupStart() == ncclSuccess);
@@ -214,19 +213,19 @@ static void root(const struct rank *self)
             MUST(turn_gives(self, self->to, MIDDLE, 1) && turn_state_of(comm) == ncclSuccess);
             MUST(ncclCommDestroy(comm) == ncclSuccess);
         }
-        turn_meet();
+        cf_barrier(self->worker);
     }
 }
 
 const struct turn_case turn_end_cases[] = {
-    {"replay", replay, .actors = 2, .forks = true},
-    {"pending", pending, .actors = 2, .forks = true},
-    {"destroy", end_in_group, .actors = 2, .local = 2, .forks = true},
-    {"finalize", end_in_group, .actors = 2, .local = 2, .forks = true, .finalizes = true},
-    {"shared", share, .actors = 3},
-    {"unknown", share, .actors = 3, .suspends = true},
-    {"late", late, .actors = 3},
-    {"send", pass, .actors = 3},
-    {"root", root, .actors = 2},
+    {"replay", replay, PROCESSES(2)},
+    {"pending", pending, PROCESSES(2)},
+    {"destroy", end_in_group, .layout = {.nranks = 4, .local = 2}},
+    {"finalize", end_in_group, .layout = {.nranks = 4, .local = 2}, .finalizes = true},
+    {"shared", share, THREADS(3)},
+    {"unknown", share, THREADS(3), .suspends = true},
+    {"late", late, THREADS(3)},
+    {"send", pass, THREADS(3)},
+    {"root", root, THREADS(2)},
     {NULL},
 };
