@@ -16,9 +16,11 @@ run_first() {
 }
 
 # says PATTERN: is it found in what the last command said ($out, and stderr in $err, where that is kept apart)? "!PATTERN": it
-# is not; "NUMBER:PATTERN": in so many lines.
+# is not; "NUMBER:PATTERN": in so many lines; "silent": there is nothing in $err.
 says() {
-    if [[ $1 =~ ^([0-9]+):(.*)$ ]]; then
+    if [ "$1" = silent ]; then
+        [ ! -s "$err" ]
+    elif [[ $1 =~ ^([0-9]+):(.*)$ ]]; then
         [ "$(cat "$out" ${err:+"$err"} | grep -cE -- "${BASH_REMATCH[2]}")" = "${BASH_REMATCH[1]}" ]
     elif [ "${1#!}" != "$1" ]; then
         ! says "${1#!}"
@@ -38,6 +40,15 @@ expect() {
     done
     [ $good = 0 ] || tell=$(printf 'exit status %s, wanted %s and: %s\n' "$status" "$wanted" "$*"; tail -n 25 "$out" ${err:+"$err"})
     tap_point $good "$name" "$tell"
+}
+
+# expect_file NAME FILE PATTERN...: the same of a file.
+expect_file() {
+    local out=$2 err='' wrong='' pattern
+    for pattern in "${@:3}"; do
+        says "$pattern" || wrong+=" $pattern"
+    done
+    tap_empty "${wrong:+not$wrong: $(cat "$out")}" "$1"
 }
 
 # expect_sentence NAME STATUS PATTERN: the last command ended with that status, with one line on stderr, which has the pattern, and
@@ -84,4 +95,12 @@ signalled() {
     kill -"$1" $pid
     status=0
     wait $pid 2>/dev/null || status=$?
+}
+
+# expect_ended NAME STATUS FOLDER...: that command ended with the status, its processes have gone, and the folders are empty.
+expect_ended() {
+    local left
+    left=$(living $children; find "${@:3}" -mindepth 1)
+    [ "$status" = "$2" ] && [ -n "$children" ] && [ -z "$left" ]
+    tap_point $? "$1: no process, no file is left" "status $status, $children, left: $left; $(tail -n 25 "$out" "$err")"
 }

@@ -18,10 +18,9 @@ perf() {
 # --- what it measures
 
 for layout in processes threads; do
-    expect "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves' \
+    expect "all types, ops and sides, $layout" 0 '^# SIMULATED' '^# Out of bounds values : 0 OK' 'onehop serves' silent \
+        '144:^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +0 +0 +0 +(oneshot|nccl)$' \
         -- perf -b 48 -e 48 -n 1 -w 1 --rounds 1 -d all -o all --compare all --layout $layout
-    [ "$(grep -cE '^ +48 +[0-9]+ +[a-z]+[0-9a-z]* +[a-z]+ +0 +0 +0 +(oneshot|nccl)$' "$out")" = 144 ] && [ ! -s "$err" ]
-    tap_point $? "144 rows of them, and no word on stderr" "$(head -n 30 "$out"; cat "$err")"
 done
 expect "groups of calls, in place, threads, with no kernel between them" 0 'floor: graph: empty kernel' \
     '^# Avg onehop/floor' 'agg iters 3' 'CUDA graph, pattern chain$' '!program' \
@@ -166,8 +165,7 @@ SECONDS=0
 perf --from "$scratch/many.csv"
 [ "$status" = 0 ] && [ $SECONDS -lt 4 ] && [ "$(grep -c '^ ' "$out")" = 20001 ]
 tap_point $? "20,000 rows are read in no time" "$SECONDS s; $(grep -c '^ ' "$out") rows; $(cat "$err")"
-grep -qE '^  67108864K 16777216K    float    sum 1\.2e\+08 +1e\+14 ' "$out"
-tap_point $? "a column holds any time and any size" "$(tail -n 8 "$out")"
+expect "a column holds any time and any size" 0 '^  67108864K 16777216K    float    sum 1\.2e\+08 +1e\+14 '
 
 # --- what is missing: exit status 1, one sentence
 

@@ -42,11 +42,9 @@ refuses "stdout is full: no table" 1 'the report cannot be written: No space' \
 
 # --- a table for the cache -----------------------------------------------------------------------------------------
 
-tune --simulated -b 1K -e 4K "${small[@]}"
-[ "$status" = 0 ] && [ "$(grep -c 'SIMULATED' "$out")" -ge 1 ] && ! grep -q $'\r' "$err" && [ ! -s "$err" ]
-tap_point $? "a table is measured; in a pipe there is no progress" "$(diagnosis)"
-[ "$(grep -cE '^ +[124]K +(oneshot|twoshot|nccl) .*# graph [0-9.]+ us, stock [0-9.]+; eager [0-9.]+ us, stock [0-9.]+$' "$out")" = 3 ]
-tap_point $? "each size has its times beside stock NCCL's, eager and in a graph" "$(diagnosis)"
+expect "each size has its times beside stock NCCL's, eager and in a graph; in a pipe there is no progress" 0 SIMULATED silent \
+    '3:^ +[124]K +(oneshot|twoshot|nccl) .*# graph [0-9.]+ us, stock [0-9.]+; eager [0-9.]+ us, stock [0-9.]+$' \
+    -- tune --simulated -b 1K -e 4K "${small[@]}"
 table=$XDG_CACHE_HOME/onehop/$name
 [ "$(ls -A "$XDG_CACHE_HOME/onehop")" = "$name" ] && grep -qE "^# $table: ([5-7]) of \\1 candidates" "$out" && tail -n +2 "$out" | cmp -s - "$table" &&
     grep -q '^  gpu SIMULATED NVIDIA H200$' "$table" && grep -q '^  source SIMULATED' "$table"
@@ -76,37 +74,33 @@ expect_counts "the plugin takes both" twoshot=4 allreduce=4 allgather=2 size=6 0
 
 file=$scratch/all.tuning
 for n in 2 3; do
-    SIMNODE_TOPOLOGY=h200x3 tune -n $n -b 2K -e 2K -d bfloat16 --eager -o "$file" "${small[@]}"
-    [ "$status" = 0 ] && [ "$(grep -c '^table$' "$file")" = 1 ] && [ "$(grep -c "^  ranks $n\$" "$file")" = 1 ] &&
-        [ "$(grep -c 'eager .* us, stock' "$file")" = 1 ] && ! grep -q 'graph .* us' "$file"
-    tap_point $? "--output has the table for $n ranks" "$(diagnosis; cat "$file")"
+    SIMNODE_TOPOLOGY=h200x3 expect "$n ranks" 0 -- tune -n $n -b 2K -e 2K -d bfloat16 --eager -o "$file" "${small[@]}"
+    expect_file "--output has the table for $n ranks" "$file" '1:^table$' "1:^  ranks $n\$" '1:eager .* us, stock' \
+        '!graph .* us'
     [ "$(grep -c '^  .*# as shipped$' "$file")" -gt 4 ]
     tap_point $? "what was not measured is as shipped: larger sizes" "$(cat "$file")"
     SIMNODE_TOPOLOGY=h200x3 ONEHOP_DEBUG=INFO ONEHOP_STATS=1 ONEHOP_TUNING_FILE=$file run_app --nranks $n --counts 40000,600 --types i32 --batch 2
     expect_served "$n ranks, integers"
 done
 sed -i '/^ *[0-9]/d; s/^ allgather$/  4K twoshot 2 64\n allgather/' "$file"
-SIMNODE_TOPOLOGY=h200x3 tune -n 3 --collective broadcast -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
-[ "$status" = 0 ] && grep -qE '^ +4K +twoshot +2 +64$' "$file" && grep -q 'eager .* us, stock' "$file"
-tap_point $? "--output, --collective broadcast: the file's rows of the others stay" "$(diagnosis; cat "$file")"
+broadcast=(tune -n 3 --collective broadcast -b 2K -e 2K -d float --eager -o "$file" "${small[@]}")
+SIMNODE_TOPOLOGY=h200x3 expect "--output, --collective broadcast" 0 -- "${broadcast[@]}"
+expect_file "the file's rows of the others stay" "$file" '^ +4K +twoshot +2 +64$' 'eager .* us, stock'
 sed -i 's/^  ranks 3$/  ranks 4/' "$file"
-SIMNODE_TOPOLOGY=h200x3 tune -n 3 --collective broadcast -b 2K -e 2K -d float --eager -o "$file" "${small[@]}"
-[ "$status" = 0 ] && ! grep -qE '^ +4K +twoshot +2 +64$' "$file" &&
-    grep -q "WARN tuning table $file line .*: a table for 4 x .*; nothing of it is kept" "$err"
-tap_point $? "a file for another number of ranks: nothing of it is kept, and that is said" "$(diagnosis; cat "$file")"
-tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
-[ "$status" = 0 ] && [ "$(head -n 1 "$out")" = "onehop-tuning 3" ] && [ "$(tail -n 1 "$out")" = end ] &&
-    [ ! -s "$err" ]
-tap_point $? "-o -: the table on stdout, and nothing else" "$(diagnosis)"
+SIMNODE_TOPOLOGY=h200x3 expect "a file for another number of ranks: that is said" 0 \
+    "WARN tuning table $file line .*: a table for 4 x .*; nothing of it is kept" -- "${broadcast[@]}"
+expect_file "nothing of it is kept" "$file" '!^ +4K +twoshot +2 +64$'
+expect "-o -: the table on stdout" 0 silent -- tune -b 2K -e 2K -d float --eager -o - "${small[@]}"
+[ "$(sed -n '1p; $p' "$out" | xargs)" = "onehop-tuning 3 end" ]
+tap_point $? "... and nothing else" "$(diagnosis)"
 folder=$scratch/$(printf '%0200d/%0200d/%0200d' 1 2 3)
 mkdir -p "$folder"
 tune -b 2K -e 2K -d float --eager -o "$folder/long.tuning" "${small[@]}"
 [ "$status" = 0 ] && [ "$(head -n 1 "$folder/long.tuning")" = "onehop-tuning 3" ] && grep -q "^# $folder/long.tuning: " "$out"
 tap_point $? "-o: a long path" "$(diagnosis; find "$scratch/$(printf %0200d 1)")"
 # A size is that of the larger buffer: of 8 bytes each of two ranks has a float.
-tune -b 4 -e 8 -d float,double --collective allgather --graph -o - "${small[@]}"
-[ "$status" = 0 ] && grep -qE '^ +8 +(oneshot|nccl) .*# graph ' "$out"
-tap_point $? "sizes of which a rank has no element are left out" "$(diagnosis)"
+expect "sizes of which a rank has no element are left out" 0 '^ +8 +(oneshot|nccl) .*# graph ' \
+    -- tune -b 4 -e 8 -d float,double --collective allgather --graph -o - "${small[@]}"
 
 # The user's settings neither force an algorithm on trials nor turn onehop off.
 ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_COLLECTIVES=broadcast ONEHOP_TUNING_FILE=none expect \
@@ -115,29 +109,23 @@ ONEHOP_ALGO=twoshot ONEHOP_MAX_BYTES=1K ONEHOP_DISABLE=1 ONEHOP_COLLECTIVES=broa
 # --- what goes wrong -----------------------------------------------------------------------------------------------
 
 rm -rf "$XDG_CACHE_HOME"
-tune -b 256K -e 256K -d float --graph --iters 20 --rounds 50 --time 1
-[ "$status" = 0 ] && grep -qE ': [1-3] of [5-7] candidates' "$out" &&
-    grep -qE '^ +256K  (oneshot|nccl) .*graph .* us, stock' "$XDG_CACHE_HOME/onehop/$name"
-tap_point $? "a time that runs out: what was measured counts, the shipped choice first" "$(diagnosis; cat "$XDG_CACHE_HOME"/onehop/*)"
+expect "a time that runs out" 0 ': [1-3] of [5-7] candidates' \
+    -- tune -b 256K -e 256K -d float --graph --iters 20 --rounds 50 --time 1
+expect_file "what was measured counts, the shipped choice first" "$table" '^ +256K  (oneshot|nccl) .*graph .* us, stock'
 rm -rf "$XDG_CACHE_HOME"
-NCCL_P2P_DISABLE=1 tune -b 2K -e 2K "${small[@]}"
-[ "$status" = 1 ] && grep -q 'hands this communicator back' "$err" && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
-tap_point $? "GPUs that onehop does not serve: exit status 1, the reason, no table" "$(diagnosis)"
-SIMNODE_FAIL=cuLaunchKernelEx tune -b 2K -e 2K "${small[@]}"
-[ "$status" = 1 ] && [ -s "$err" ] && [ ! -e "$XDG_CACHE_HOME/onehop/$name" ]
-tap_point $? "a driver that fails: the same" "$(diagnosis)"
+NCCL_P2P_DISABLE=1 expect "GPUs that onehop does not serve: exit status 1, the reason" 1 'hands this communicator back' \
+    -- tune -b 2K -e 2K "${small[@]}"
+SIMNODE_FAIL=cuLaunchKernelEx expect "a driver that fails: the same" 1 '^onehop: ' -- tune -b 2K -e 2K "${small[@]}"
+[ ! -e "$table" ]
+tap_point $? "no table" "$(ls -R "$XDG_CACHE_HOME" 2>&1)"
 
 # Interrupted while it measures: ends by that signal, leaves no process and no file.
 has_ranks() {
     [ "$(cat /proc/$pid/task/$pid/children 2>/dev/null | wc -w)" -ge 2 ]
 }
 for signal in INT TERM; do
-    signalled $signal has_ranks "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$file.2"
-    alive=$(living $children)
-    number=$(kill -l $signal)
-    [ -n "$children" ] && [ "$status" = $((128 + number)) ] && [ -z "$alive" ] && [ -z "$(ls "$scratch" | grep all.tuning.2)" ]
-    tap_point $? "SIG$signal: ended by it, no rank and no file left" \
-        "$(printf 'children %s, alive %s\n' "$children" "$alive"; diagnosis; ls "$scratch")"
+    signalled $signal has_ranks "$onehop" tune -b 1M -e 8M --iters 1000 --rounds 900 -o "$work/kept.tuning"
+    expect_ended "SIG$signal" $((128 + $(kill -l $signal))) "$work"
 done
 
 # A rank that does not go on, on a clock that is put forward by 1,000 s.
@@ -158,7 +146,7 @@ END
 if [ -n "${OH_SANITIZERS-}" ]; then
     tap_skip "a rank that does not go on" "a sanitizer's runtime would have to come first"
 elif build_or_skip "a rank that does not go on" -shared -fPIC -o "$scratch/clock.so" "$scratch/clock.c"; then
-    "${interruptible[@]}" CLOCK_FORWARD="$scratch/forward" LD_PRELOAD="$scratch/clock.so" "$onehop" tune -b 8M -e 8M -n 2 -o "$file.2" >"$out" 2>"$err" &
+    "${interruptible[@]}" CLOCK_FORWARD="$scratch/forward" LD_PRELOAD="$scratch/clock.so" "$onehop" tune -b 8M -e 8M -n 2 -o "$work/kept.tuning" >"$out" 2>"$err" &
     pid=$!
     await 60 has_ranks
     children=$(cat /proc/$pid/task/$pid/children)
@@ -168,7 +156,6 @@ elif build_or_skip "a rank that does not go on" -shared -fPIC -o "$scratch/clock
     status=0
     wait $pid || status=$?
     expect_sentence "a rank that does not go on" 1 '^onehop: tune: no progress for 120 s; all ranks are ended$'
-    [ -z "$(living $children; ls "$scratch" | grep all.tuning.2)" ]
-    tap_point $? "... no rank and no file left" "$(diagnosis; ls "$scratch")"
+    expect_ended "a rank that does not go on" 1 "$work"
 fi
 tap_done
