@@ -4,7 +4,7 @@
  *
  * It is linked with CUDA and NCCL and knows nothing of onehop: what it gets by preload is what any program gets.
  * Started as a launcher it starts itself once for each process of the job, each with its own environment. It makes the
- * calls that its options say (sim_app.c), or runs a scenario: something odd that happens to the program
+ * calls that its options say (sim_calls.c), or runs a scenario: something odd that happens to the program
  * (sim_scenario.c). All results and the memory around them are checked (test/common/batch.h); results of all ranks must
  * be equal.
  *
@@ -87,8 +87,13 @@ struct app {
 void app_comm_make(struct app *app);
 void app_comm_end(struct app *app);
 
-/* The case numbered `which` of those that --collectives, --counts, --types, --offsets and --in-place make. */
+/* sim_options.c: the command line; the cases that --collectives, --counts, --types, --offsets and --in-place make. */
+void app_options_read(int argc, char **argv);
+size_t app_case_count(void);
 struct cf_spec app_case(size_t which);
+
+/* sim_calls.c */
+void app_calls_run(struct app *app);
 
 /* sim_scenario.c: the table of scenarios, and their common parts. */
 void app_scenario_run(struct app *app);
@@ -106,9 +111,8 @@ void app_end_exit(struct app *app);
 void app_end_exec(struct app *app);
 void app_end_fork(struct app *app);
 void app_end_fork_busy(struct app *app);
-/* sim_peer_failure.c: ranks that are killed, stopped, absent or wrong, and communicators that are aborted. */
+/* sim_peer_failure.c: ranks that are killed, stopped, absent or wrong. */
 void app_guard_kill(struct app *app);
-void app_guard_abort(struct app *app);
 void app_guard_leave(struct app *app);
 void app_guard_stop(struct app *app);
 void app_guard_absent(struct app *app);
@@ -117,7 +121,8 @@ void app_guard_differ(struct app *app);
 void app_guard_exit(struct app *app);
 void app_guard_destroy(struct app *app);
 void app_guard_reset(struct app *app);
-/* sim_revoke.c: communicators that are revoked, shrunk with the abort flag, or aborted while they are made. */
+/* sim_abort.c: communicators that are aborted, revoked, or shrunk with the abort flag. */
+void app_guard_abort(struct app *app);
 void app_guard_revoke(struct app *app);
 void app_guard_shrink(struct app *app);
 void app_guard_unborn(struct app *app);

@@ -5,7 +5,7 @@
  * Nothing of theirs is destroyed. What must hold besides the results: the process is gone soon (the launcher has a
  * limit), and what it leaves is looked at by the tests.
  */
-#include "test/e2e/sim_peer_failure.h"
+#include "test/e2e/sim_failure.h"
 
 #include <errno.h>
 #include <signal.h>

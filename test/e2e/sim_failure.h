@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* sim_peer_failure.h - parts of the scenarios about what must not hang (sim_peer_failure.c, sim_revoke.c) */
-#ifndef TEST_E2E_SIM_PEER_FAILURE_H_
-#define TEST_E2E_SIM_PEER_FAILURE_H_
+/* sim_failure.h - parts of the scenarios in which a rank fails, ends or comes late, and the others wait for it */
+#ifndef TEST_E2E_SIM_FAILURE_H_
+#define TEST_E2E_SIM_FAILURE_H_
 
 #include "test/e2e/sim_app.h"
-
-#include <pthread.h>
 
 #define POLL_MICROSECONDS 2000
 #define STUCK_SECONDS 0.3
@@ -18,8 +16,9 @@ void failure_sleep(double seconds);
 /* New inputs, and a call of all members, replayed from a graph if there is one. */
 void failure_start(struct app *app, const struct cf_graph *graph);
 
-/* One call of the first member. */
+/* One call of the first member; with a result that it must have. */
 ncclResult_t failure_call_again(struct app *app);
+void failure_call_must(struct app *app, ncclResult_t expected);
 
 /* Prints "rank R: WHAT N ms". Tests have limits for it. */
 void failure_tell(const struct app *app, const char *what, double seconds);
@@ -45,16 +44,5 @@ void failure_go_on(struct app *app, int without);
 
 /* How the victim ends in scenarios kill-*. */
 void failure_die(const struct app *app) __attribute__((noreturn));
-
-/* A thread that makes a call, or a replay, and waits for its end; in scenarios *-idle it makes none. */
-struct failure_user {
-    struct app *app;
-    const struct cf_graph *graph; /* NULL: eager */
-    pthread_t thread;
-    atomic_bool begun;
-    double free; /* when its stream was empty */
-};
-void failure_begin_use(struct failure_user *user);
-void failure_end_use(struct failure_user *user, double aborted); /* tells how long after that its stream was empty */
 
 #endif

@@ -1,31 +1,108 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sim_revoke.c - scenarios of sim_app: communicators that are revoked, shrunk with the abort flag while they are used,
- * or aborted while they are made
+ * sim_abort.c - scenarios of sim_app: communicators that another thread aborts, revokes, or shrinks with the abort
+ * flag, while they are used, or aborts while they are made
  *
  * As in sim_peer_failure.c there is a victim: it makes no call, is killed, or does not go on with the set-up.
  */
-#include "test/e2e/sim_peer_failure.h"
+#include "test/e2e/sim_failure.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-#define SHRINK_ABORT 1 /* NCCL_SHRINK_ABORT */
+#define SHRINK_ABORT 1      /* NCCL_SHRINK_ABORT */
+#define BLOCKED_LAUNCHES 16 /* more than the queue of a stream takes in scenario abort-launch */
 
-/* Another thread is at it when this returns. All but the victim have got so far. */
-static void use(struct failure_user *user, struct cf_graph *graph)
+/* --- the thread that uses the communicator ------------------------------------------------------------------------ */
+
+/* It makes a call, or a replay, and waits for its end; in scenarios *-idle it makes none. */
+struct user {
+    struct app *app;
+    struct cf_graph graph;
+    pthread_t thread;
+    atomic_bool begun;
+    double free; /* when its stream was empty */
+};
+
+static bool is_kind(const char *part)
+{
+    return strstr(app_options.scenario, part) != NULL;
+}
+
+static void *use(void *argument)
+{
+    struct user *user = argument;
+    struct cf_worker *worker = user->app->worker;
+    cf_use(worker, 0);
+    atomic_store(&user->begun, true);
+    if (failure_is_scenario("abort-launch")) {
+        CF_NCCL(worker, GroupStart()); /* one call that blocks: after the abort the handle may not be used any more */
+        for (int i = 0; i < BLOCKED_LAUNCHES; i++) {
+            failure_call_must(user->app, ncclSuccess);
+        }
+        nccl.GroupEnd();
+    } else if (failure_is_scenario("abort-first")) {
+        failure_call_must(user->app, ncclInternalError);
+        user->free = cf_now();
+        return NULL;
+    } else if (!is_kind("-idle")) {
+        failure_start(user->app, is_kind("-replay") ? &user->graph : NULL);
+    }
+    CF_CU(worker, StreamSynchronize(worker->member[0].stream[0]));
+    user->free = cf_now();
+    return NULL;
+}
+
+/* When this returns, the threads of all ranks but the victim are at it. */
+static void begin_use(struct user *user)
 {
     struct app *app = user->app;
-    if (strstr(app_options.scenario, "-replay") != NULL) {
-        app_capture(app->call, graph);
-        user->graph = graph;
+    if (is_kind("-replay")) {
+        app_capture(app->call, &user->graph);
     }
     if (!failure_is_victim(app)) {
-        failure_begin_use(user);
+        cf_check(app->worker, pthread_create(&user->thread, NULL, use, user) == 0, "no thread");
+        while (!atomic_load(&user->begun)) {
+            usleep(POLL_MICROSECONDS);
+        }
+        failure_sleep(STUCK_SECONDS);
         failure_say(app, &app->board->called);
     }
     failure_await_others(app, &app->board->called);
+}
+
+/* Tells how long after the abort its stream was empty. */
+static void end_use(struct user *user, double aborted)
+{
+    cf_check(user->app->worker, pthread_join(user->thread, NULL) == 0, "join");
+    failure_tell(user->app, "left after", user->free > aborted ? user->free - aborted : 0);
+}
+
+/* --- ncclCommAbort ------------------------------------------------------------------------------------------------ */
+
+/* In abort-first while the first call waits for the victim, which makes none. */
+void app_guard_abort(struct app *app)
+{
+    struct user user = {.app = app};
+    if (failure_is_scenario("abort-first")) {
+        app_load(app->call);
+    } else {
+        app_run(app->call);
+    }
+    begin_use(&user);
+    if (failure_is_victim(app)) {
+        failure_await_others(app, &app->board->done);
+        failure_abort_all(app);
+    } else {
+        double begin = cf_now();
+        failure_abort_all(app);
+        end_use(&user, begin);
+        failure_say(app, &app->board->done);
+    }
+    failure_go_on(app, -1);
 }
 
 /* --- ncclCommRevoke ----------------------------------------------------------------------------------------------- */
@@ -33,8 +110,7 @@ static void use(struct failure_user *user, struct cf_graph *graph)
 void app_guard_revoke(struct app *app)
 {
     struct cf_worker *worker = app->worker;
-    struct cf_graph graph;
-    struct failure_user user = {.app = app};
+    struct user user = {.app = app};
     ncclComm_t comm = app->set[0].comm[0];
     bool kills = failure_is_scenario("kill-revoke");
     if (dlsym(RTLD_DEFAULT, "ncclCommRevoke") == NULL) { /* NCCL before 2.28.7 */
@@ -44,7 +120,7 @@ void app_guard_revoke(struct app *app)
         }
         return;
     }
-    use(&user, &graph);
+    begin_use(&user);
     if (kills && failure_is_victim(app)) {
         failure_die(app);
     } else if (kills) {
@@ -56,11 +132,10 @@ void app_guard_revoke(struct app *app)
     CF_NCCL(worker, CommRevoke(comm, 0));
     failure_tell(app, "revoked within", cf_now() - begin);
     if (!failure_is_victim(app)) {
-        failure_end_use(&user, begin);
+        end_use(&user, begin);
         failure_say(app, &app->board->done);
     }
-    ncclResult_t result = failure_call_again(app);
-    cf_check(worker, result == ncclInvalidUsage, "a call gave %d", (int)result); /* NCCL's words for it */
+    failure_call_must(app, ncclInvalidUsage); /* NCCL's words for it */
     CF_NCCL(worker, CommDestroy(comm));
     failure_go_on(app, kills ? app_options.victim : -1);
 }
@@ -68,7 +143,7 @@ void app_guard_revoke(struct app *app)
 /* --- ncclCommShrink ----------------------------------------------------------------------------------------------- */
 
 /* The child takes the place of the communicator, which is ended. */
-static void shrink(struct app *app, struct failure_user *user)
+static void shrink(struct app *app, struct user *user)
 {
     struct cf_worker *worker = app->worker;
     struct cf_set *set = &app->set[0];
@@ -77,7 +152,7 @@ static void shrink(struct app *app, struct failure_user *user)
     double begin = cf_now();
     CF_NCCL(worker, CommShrink(parent, &excluded, 1, &set->comm[0], NULL, SHRINK_ABORT));
     failure_tell(app, "shrunk within", cf_now() - begin);
-    failure_end_use(user, begin);
+    end_use(user, begin);
     cf_set_fill(worker, excluded, set);
     worker->serial = 1000; /* the victim has made other calls than the rest */
     for (int i = 0; i < 3; i++) {
@@ -89,10 +164,9 @@ static void shrink(struct app *app, struct failure_user *user)
 
 void app_guard_shrink(struct app *app)
 {
-    struct cf_graph graph;
-    struct failure_user user = {.app = app};
+    struct user user = {.app = app};
     bool kills = failure_is_scenario("kill-shrink");
-    use(&user, &graph);
+    begin_use(&user);
     if (!failure_is_victim(app)) {
         if (kills) {
             failure_await_error(app, app->set[0].comm[0], ncclRemoteError);
