@@ -75,13 +75,6 @@ static int running_rank(struct generator *g)
     return rank;
 }
 
-static void pause_of(struct generator *g, int rank, int us)
-{
-    struct pg_item *item = push(g, PG_PAUSE);
-    item->rank = rank;
-    item->us = us;
-}
-
 static void maybe_pause(struct generator *g)
 {
     static const int shorts[] = {0, 1, 100, 1000, 20000};
@@ -93,7 +86,9 @@ static void maybe_pause(struct generator *g)
         g->long_pauses--;
         us = chance(g, 60) ? 500000 : 1500000;
     }
-    pause_of(g, running_rank(g), us);
+    struct pg_item *item = push(g, PG_PAUSE);
+    item->rank = running_rank(g);
+    item->us = us;
 }
 
 /* --- communicators ------------------------------------------------------------------------------------------------ */
