@@ -126,7 +126,7 @@ static void abort_in_revoke(const struct rank *self)
 }
 
 /* ncclGroupEnd waits for the first call of the other rank. */
-static void end_in_group(const struct rank *self)
+static void abort_in_group(const struct rank *self)
 {
     for (int way = 0; way < 2; way++) {
         ncclComm_t comm = turn_make(self, way, 2, self->rank, true);
@@ -247,7 +247,7 @@ const struct turn_case turn_abort_cases[] = {
     {"suspend", abort_in_suspend, THREADS(2)},
     {"abandon", abandon, THREADS(2)},
     {"revoke", abort_in_revoke, THREADS(2)},
-    {"group", end_in_group, THREADS(2)},
+    {"group", abort_in_group, THREADS(2)},
     {"beside", abort_beside, THREADS(2)},
     {"between", abort_between, THREADS(2)},
     {"cut", cut, THREADS(2)},
