@@ -5,7 +5,7 @@
 
 # records MADE CALLS WHERE RECORDS SERVED FALLBACK [REASON [COUNT...]]: of both ranks.
 records() {
-    run_ranks env LD_PRELOAD="$plugin" "$live" -- exit "${@:1:3}"
+    run_ranks env LD_PRELOAD="$plugin" "$abs_top_builddir/test/e2e/sim_exit" -- "${@:1:3}"
     expect_counts "made $1, calls $2, last part in $3" "$4:stats: rank" served="$5" fallback="$6" "$4:stats: .*${7-}" 0:WARN "${@:8}"
 }
 
