@@ -70,9 +70,6 @@ bool oh_next_is_changing(void);
 /* Calls libc's own on_exit. */
 void oh_next_on_exit(void (*function)(int status, void *argument));
 
-/* Reads onehop's own dynamic section. Returns false if the loader does not list it. */
-bool oh_next_own(struct oh_elf *elf_p);
-
 /* A name that nobody else looks up, by its address, and the number of its look-ups that have passed onehop. */
 extern const char oh_dlsym_probe[];
 extern atomic_uint oh_dlsym_probes;

@@ -96,11 +96,6 @@ OH_EARLY static const struct link_map *own_object(void)
     return object;
 }
 
-OH_EARLY bool oh_next_own(struct oh_elf *elf_p)
-{
-    return oh_elf_read(own_object(), elf_p);
-}
-
 OH_EARLY static const struct link_map *first_object(const struct link_map *object)
 {
     while (object && object->l_prev) {

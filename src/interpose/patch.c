@@ -123,26 +123,21 @@ static bool is_lacking(const struct oh_function *function)
     return lacking;
 }
 
-/* onehop's own pncclX and ncclX, by function. Guarded by `locked`. */
+/* onehop, once it is read, and its own pncclX and ncclX, by function. */
+static struct oh_elf own;
 static struct {
-    const ElfW(Sym) * symbol;
-    ElfW(Addr) value; /* of the symbol, unless it is hidden */
-    uintptr_t address;
+    const ElfW(Sym) * symbol; /* NULL: it has none */
+    ElfW(Addr) value;         /* of the symbol, unless it is hidden */
 } exported[OH_EXPORTED_COUNT][2];
 
 static void find_exported_functions(void)
 {
-    static bool found;
-    struct oh_elf own;
-    for (int i = 0; !found && i < 2 * OH_EXPORTED_COUNT && oh_next_own(&own); i++) {
+    const bool is_new = !own.dynamic && oh_elf_read(oh_object_at(_DYNAMIC), &own);
+    for (int i = 0; is_new && i < 2 * OH_EXPORTED_COUNT; i++) {
         const ElfW(Sym) *symbol = oh_elf_find(&own, oh_functions[i / 2].real_name + i % 2);
-        if (symbol) {
-            exported[i / 2][i % 2].symbol = symbol;
-            exported[i / 2][i % 2].value = symbol->st_value;
-            exported[i / 2][i % 2].address = own.base + symbol->st_value;
-        }
+        exported[i / 2][i % 2].symbol = symbol;
+        exported[i / 2][i % 2].value = symbol ? symbol->st_value : 0;
     }
-    found = true;
 }
 
 /* Programs look a function up to find out whether NCCL has it. The loader passes a symbol without value by. */
@@ -152,7 +147,7 @@ void oh_patch_own_symbols(void)
     find_exported_functions();
     for (int i = 0; i < 2 * OH_EXPORTED_COUNT; i++) {
         const ElfW(Sym) *symbol = exported[i / 2][i % 2].symbol;
-        const ElfW(Addr) value = symbol && !is_lacking(&oh_functions[i / 2]) ? exported[i / 2][i % 2].value : 0;
+        const ElfW(Addr) value = is_lacking(&oh_functions[i / 2]) ? 0 : exported[i / 2][i % 2].value;
         if (symbol && symbol->st_value != value) {
             write_word(&window, &symbol->st_value, value);
         }
@@ -201,7 +196,8 @@ static void assign_word(const struct oh_elf *elf, const ElfW(Rela) * relocation,
     }
     const bool is_weak = ELF64_ST_BIND(oh_elf_symbol_at(elf, relocation)->st_info) == STB_WEAK;
     const ptrdiff_t index = function - oh_functions;
-    bool is_ours = address == exported[index][0].address || address == exported[index][1].address;
+    const uintptr_t value = address - own.base;
+    const bool is_ours = value == exported[index][0].value || value == exported[index][1].value;
     if (is_ours && is_weak && is_lacking(function)) {
         write_word(&assignment->window, where, 0); /* the program asks whether NCCL has it */
         return;
