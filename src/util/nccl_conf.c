@@ -95,6 +95,11 @@ int oh_nccl_number(const char *text, int unset)
     return text && rest != text && *rest == '\0' && value >= 0 && value <= INT_MAX ? (int)value : unset;
 }
 
+static bool is_name(const char *text, size_t length, const char *name)
+{
+    return strlen(name) == length && strncasecmp(text, name, length) == 0;
+}
+
 int oh_nccl_cta_policy(const char *text, int unset)
 {
     static const char *const names[] = {"DEFAULT", "EFFICIENCY", "ZERO"}; /* since 2.29: several, with '|' between */
@@ -106,7 +111,7 @@ int oh_nccl_cta_policy(const char *text, int unset)
     for (const char *word = text; word && *word; word += *word == '|') {
         const size_t length = strcspn(word, "|");
         for (int i = 0; i < 3; i++) {
-            if (length == strlen(names[i]) && strncasecmp(word, names[i], length) == 0) {
+            if (is_name(word, length, names[i])) {
                 policy = policy == unset ? i : policy | i; /* their values are 0, 1 and 2 */
             }
         }
@@ -139,11 +144,6 @@ static const struct {
     {"NVLS", ALGO_NVLS}, {"NVLSTree", ALGO_NONE}, {"PAT", ALGO_NONE},
 };
 
-static bool is_name(const char *text, size_t length, const char *name)
-{
-    return strlen(name) == length && strncasecmp(text, name, length) == 0;
-}
-
 static unsigned bit_of(const char *name, size_t length)
 {
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {
@@ -154,17 +154,15 @@ static unsigned bit_of(const char *name, size_t length)
     return ALGO_UNKNOWN;
 }
 
-/* The algorithms that a list of `length` characters leaves: names with commas between, after '^' those left out. */
-static unsigned read_list(const char *list, size_t length)
+/* The algorithms that a list leaves, up to a semicolon: names with commas between, after '^' those left out. */
+static unsigned read_list(const char *list)
 {
-    const bool is_inverse = length > 0 && list[0] == '^';
-    const char *const behind = list + length;
+    const bool is_inverse = list[0] == '^';
     unsigned named = 0;
-    for (const char *at = list + is_inverse; at < behind;) {
-        size_t word = strcspn(at, ",");
-        word = word < (size_t)(behind - at) ? word : (size_t)(behind - at);
+    size_t word;
+    for (const char *at = list + is_inverse; *at && *at != ';'; at += word + (at[word] == ',')) {
+        word = strcspn(at, ",;");
         named |= word > 0 ? bit_of(at, word) : ALGO_NONE;
-        at += word + 1;
     }
     return is_inverse ? ALGO_ALL & ~named : named;
 }
@@ -180,9 +178,8 @@ static unsigned algorithms_left(const char *value, const char *function)
     for (const char *entry = value; *entry;) {
         const size_t length = strcspn(entry, ";"), prefix = strcspn(entry, ":;");
         const bool has_prefix = prefix < length;
-        const char *const list = has_prefix ? entry + prefix + 1 : entry;
         if (length > 0 && (!has_prefix || is_name(entry, prefix, function))) {
-            left = read_list(list, (size_t)(entry + length - list));
+            left = read_list(has_prefix ? entry + prefix + 1 : entry);
         }
         entry += length + (entry[length] == ';');
     }

@@ -36,16 +36,15 @@ static enum oh_selection match_size(const char *item, uint32_t nranks)
     return *end != '\0' || high < low ? OH_SELECTION_INVALID : selection_of(low <= nranks && nranks <= high);
 }
 
-/* A list of `length` characters. subject: the name or the host; NULL: the size. */
-static enum oh_selection match_list(const char *list, size_t length, uint32_t nranks, const char *subject)
+/* A list, up to a semicolon. subject: the name or the host; NULL: the size. */
+static enum oh_selection match_list(const char *list, uint32_t nranks, const char *subject)
 {
-    const bool is_inverse = length > 0 && list[0] == '^';
-    const char *at = list + is_inverse, *const end = list + length;
+    const bool is_inverse = list[0] == '^';
+    const char *at = list + is_inverse;
     bool found = false;
     for (bool more = true; more; at++) {
         char item[ITEM_BYTES];
-        const char *comma = memchr(at, ',', (size_t)(end - at));
-        const size_t size = (size_t)((comma ? comma : end) - at);
+        const size_t size = strcspn(at, ",;");
         if (size >= sizeof item) {
             return OH_SELECTION_INVALID;
         }
@@ -56,22 +55,21 @@ static enum oh_selection match_list(const char *list, size_t length, uint32_t nr
             return match;
         }
         found |= match == OH_SELECTION_IN;
-        more = comma != NULL;
         at += size;
+        more = *at == ',';
     }
     return selection_of(found != is_inverse);
 }
 
-static enum oh_selection match_condition(const char *condition, size_t length, uint32_t nranks, const char *name,
-                                         const char *host)
+static enum oh_selection match_condition(const char *condition, uint32_t nranks, const char *name, const char *host)
 {
     const struct {
         const char *key, *subject;
     } keys[] = {{"size=", NULL}, {"name=", name}, {"host=", host}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const size_t key = strlen(keys[i].key);
-        if (length >= key && strncmp(condition, keys[i].key, key) == 0) {
-            return match_list(condition + key, length - key, nranks, keys[i].subject);
+        if (strncmp(condition, keys[i].key, key) == 0) {
+            return match_list(condition + key, nranks, keys[i].subject);
         }
     }
     return OH_SELECTION_INVALID;
@@ -82,8 +80,7 @@ enum oh_selection oh_selection_match(const char *text, uint32_t nranks, const ch
     bool is_in = true;
     for (size_t length; *text; text += length + (text[length] == ';')) {
         length = strcspn(text, ";");
-        const enum oh_selection match =
-            length > 0 ? match_condition(text, length, nranks, name, host) : OH_SELECTION_IN;
+        const enum oh_selection match = length > 0 ? match_condition(text, nranks, name, host) : OH_SELECTION_IN;
         if (match == OH_SELECTION_INVALID) {
             return match;
         }
