@@ -96,8 +96,9 @@ OH_EARLY static const struct link_map *own_object(void)
     return object;
 }
 
-OH_EARLY static const struct link_map *first_object(const struct link_map *object)
+OH_EARLY static const struct link_map *first_object(void)
 {
+    const struct link_map *object = own_object();
     while (object && object->l_prev) {
         object = object->l_prev;
     }
@@ -121,7 +122,7 @@ OH_EARLY static void *definition_in(const struct link_map *object, const char *n
 OH_EARLY static void *definition_beside(const char *mark, const char *name)
 {
     void *found = NULL;
-    for (const struct link_map *object = first_object(own_object()); object && !found; object = object->l_next) {
+    for (const struct link_map *object = first_object(); object && !found; object = object->l_next) {
         found = definition_in(object, mark) ? definition_in(object, name) : NULL;
     }
     return found;
@@ -138,7 +139,7 @@ OH_EARLY void oh_next_on_exit(void (*function)(int status, void *argument))
 
 OH_EARLY void *oh_next_definition(const char *name)
 {
-    const struct link_map *own = own_object(), *first = first_object(own), *object = own;
+    const struct link_map *own = own_object(), *first = first_object(), *object = own;
     void *found = NULL;
     while (own && !found) { /* behind the last object the first: this one may be opened after libc, not preloaded */
         object = object->l_next ? object->l_next : first;
@@ -153,7 +154,7 @@ OH_EARLY void *oh_next_definition(const char *name)
 OH_EARLY bool oh_program_calls(const char *name, const void *definition)
 {
     struct oh_elf program;
-    return oh_elf_read(first_object(own_object()), &program) && oh_elf_refers(&program, name) &&
+    return oh_elf_read(first_object(), &program) && oh_elf_refers(&program, name) &&
            definition_beside(name, name) == definition;
 }
 
@@ -176,7 +177,7 @@ __attribute__((used)) OH_EARLY static void (*hash_objects(void))(void)
 {
     uintptr_t hash = 0;
     look.found = look.after == 0;
-    for (const struct link_map *object = first_object(own_object()); object; object = object->l_next) {
+    for (const struct link_map *object = first_object(); object; object = object->l_next) {
         hash = (hash ^ (uintptr_t)object ^ (uintptr_t)object->l_ld << 1) * UINT64_C(0x9e3779b97f4a7c15);
         hash ^= hash >> 32;
         if (look.visit && look.found) {
@@ -224,7 +225,7 @@ OH_EARLY uintptr_t oh_next_visit(uintptr_t after, oh_object_visitor *visit, void
 OH_EARLY bool oh_next_is_changing(void)
 {
     struct oh_elf program;
-    const bool is_read = oh_elf_read(first_object(own_object()), &program);
+    const bool is_read = oh_elf_read(first_object(), &program);
     const ElfW(Dyn) *entry = is_read ? oh_elf_entry(program.dynamic, DT_DEBUG) : NULL;
     const struct r_debug *debug = entry ? (const struct r_debug *)entry->d_un.d_ptr : NULL;
     return debug && *(const volatile __typeof__(debug->r_state) *)&debug->r_state != RT_CONSISTENT;
