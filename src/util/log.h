@@ -36,25 +36,20 @@ struct oh_log_site {
 void oh_log_write(struct oh_log_site *site, const char *tag, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-#define OH_WARN_AT(site_, ...)                                                                                         \
+#define OH_LOG_AT(level_, site_, ...)                                                                                  \
     do {                                                                                                               \
-        if (oh_log_level() >= OH_LOG_WARN) {                                                                           \
-            oh_log_write(site_, "WARN", __VA_ARGS__);                                                                  \
+        if (oh_log_level() >= OH_LOG_##level_) {                                                                       \
+            oh_log_write(site_, #level_, __VA_ARGS__);                                                                 \
         }                                                                                                              \
     } while (0)
+#define OH_WARN_AT(site_, ...) OH_LOG_AT(WARN, site_, __VA_ARGS__)
 #define OH_WARN(...)                                                                                                   \
     do {                                                                                                               \
         static struct oh_log_site site_;                                                                               \
         OH_WARN_AT(&site_, __VA_ARGS__);                                                                               \
     } while (0)
-#define OH_LOG(level_, ...)                                                                                            \
-    do {                                                                                                               \
-        if (oh_log_level() >= OH_LOG_##level_) {                                                                       \
-            oh_log_write(NULL, #level_, __VA_ARGS__);                                                                  \
-        }                                                                                                              \
-    } while (0)
-#define OH_INFO(...) OH_LOG(INFO, __VA_ARGS__)
-#define OH_TRACE(...) OH_LOG(TRACE, __VA_ARGS__)
+#define OH_INFO(...) OH_LOG_AT(INFO, NULL, __VA_ARGS__)
+#define OH_TRACE(...) OH_LOG_AT(TRACE, NULL, __VA_ARGS__)
 
 /* --- texts -------------------------------------------------------------------------------------------------------- */
 
