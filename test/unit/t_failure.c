@@ -163,8 +163,7 @@ static CUresult name_error(CUresult result, const char **name_p)
 /* NCCL gets a call on a capture that the program has invalidated, and returns the program's error. */
 static void test_invalid_capture(void)
 {
-    static struct oh_shared shared;
-    struct oh_comm *comm = make_rank(&shared);
+    struct oh_comm *comm = make_rank();
     oh_driver.get_error_name = name_error;
     ncclResult_t res = oh_order_fail(comm, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, "a test");
     tap_ok(res == ncclSuccess && oh_segment_decision(&comm->segment) == OH_DECISION_PENDING,
@@ -172,7 +171,6 @@ static void test_invalid_capture(void)
     res = oh_order_fail(comm, CUDA_ERROR_UNKNOWN, "a test");
     tap_ok(res == ncclSuccess && oh_segment_decision(&comm->segment) == OH_DECISION_OFF,
            "another error of the driver does, for all ranks");
-    free(comm);
 }
 
 /* --- states ------------------------------------------------------------------------------------------------------- */
