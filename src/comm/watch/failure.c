@@ -195,7 +195,7 @@ ncclResult_t oh_comm_refuse_call(struct oh_comm *comm, bool needs_departed)
     if (needs_departed) {
         fail_without_departed(comm);
     }
-    const ncclResult_t failure = (ncclResult_t)atomic_load_explicit(&comm->health.failure, memory_order_acquire);
+    const ncclResult_t failure = oh_comm_error(comm);
     if (failure != ncclSuccess) {
         hold_graphs(comm);
     }

@@ -287,7 +287,7 @@ static uint64_t check_comm(struct oh_comm *comm, uint64_t now, struct message *m
     if (oh_comm_is_aborted(comm)) {
         return NEVER; /* no kernel of this rank waits */
     }
-    if (atomic_load(&comm->health.failure) != ncclSuccess) {
+    if (oh_comm_error(comm) != ncclSuccess) {
         check_failed(comm, now, line);
         return NEVER;
     }
