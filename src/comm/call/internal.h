@@ -2,7 +2,8 @@
 /*
  * internal.h - what the files of src/comm/call share
  *
- * Does: route.c decides who executes a call; group.c has the calls of a group; call.c begins and ends every call.
+ * Does: route.c decides who executes a call; call.c begins and ends every call. group.c has the calls of a group,
+ *    members.c its communicators, streams.c the order of NCCL's part and onehop's, queue.c the launches.
  * Threads: see comm/call.h.
  * Owns: nothing.
  */
@@ -43,10 +44,128 @@ ncclResult_t oh_verified_forward(const struct oh_call *call);
 ncclResult_t oh_verified_begin(const struct oh_call *call, CUstream stream);
 ncclResult_t oh_verified_alone(struct oh_call *call);
 
-/* --- group.c ------------------------------------------------------------------------------------------------------ */
+/* --- members.c ---------------------------------------------------------------------------------------------------- */
+
+/* A stream with calls of a communicator that is ordered. */
+struct oh_group_stream {
+    struct oh_group_stream *next;
+    CUstream stream;
+    bool is_capture_known; /* the driver has been asked: not if the group has no other stream */
+    cuuint64_t capture;    /* 0: not captured */
+    bool served;           /* onehop executes a call on it */
+    bool has_nccl_call;    /* NCCL executes a call on it */
+    struct oh_nccl_call nccl_call;
+};
+
+/* A communicator with calls in the group, or that ends in it. */
+struct oh_group_member {
+    struct oh_group_member *next;
+    struct oh_comm *comm; /* retained; NULL: onehop does not know it */
+    ncclComm_t handle;
+    const struct oh_nccl *nccl;
+    bool has_nccl_call;              /* NCCL executes a call of it */
+    bool ends;                       /* the group's end waits for its kernels */
+    struct oh_group_stream *streams; /* in the order of their first calls */
+};
+
+/* This thread's group. What it has lives from the first use to the group's end. */
+struct oh_group {
+    int depth;
+    ncclResult_t error;    /* of the first call that onehop or NCCL has refused: nothing of the group runs */
+    struct oh_call *calls; /* in the order made: those that are kept, and those for which there are kernels */
+    size_t call_count, call_room;
+    bool serves;                     /* onehop executes a call */
+    bool keeps;                      /* a call is kept, and so are all further calls */
+    struct oh_kept_config *configs;  /* of kept calls */
+    struct oh_group_member *members; /* of all calls; in the order of their first calls */
+    struct oh_comm *creations;       /* communicators that NCCL creates; a list */
+};
+extern __thread struct oh_group oh_group __attribute__((visibility("hidden")));
 
 /* Returns whether this thread is between ncclGroupStart and ncclGroupEnd. */
-bool oh_group_is_open(void);
+static inline bool oh_group_is_open(void)
+{
+    return oh_group.depth > 0;
+}
+
+/* In a group, NCCL has returned `result` for a call. Returns `result`; after an error nothing of the group runs. */
+ncclResult_t oh_group_note_result(ncclResult_t result);
+
+/*
+ * Finds the member that is a communicator of `nccl`, or adds it; comm NULL: onehop does not know it. Returns NULL
+ * (logged) without memory.
+ */
+struct oh_group_member *oh_group_member_add(struct oh_comm *comm, const struct oh_nccl *nccl, ncclComm_t handle);
+
+/* Finds the member that is a communicator of onehop's; NULL: none. */
+struct oh_group_member *oh_group_member_find(const struct oh_comm *comm);
+
+/* In a group, a communicator ends: the group's end waits for its kernels, as NCCL does for its own. */
+void oh_group_add_end(struct oh_comm *comm);
+
+/* Drops the calls of a communicator that the program destroys or aborts inside a group. */
+void oh_group_forget(struct oh_comm *comm);
+
+void oh_group_members_free(void);
+
+/* Makes the communicators with streams fail, which is logged. */
+void oh_group_members_fail(ncclResult_t res);
+
+/*
+ * NCCL launches its part in the background, as for non-blocking communicators. Waits until it has: on a stream of both
+ * parts the order must be the same on all ranks. The wait ends, because NCCL launches or fails, the monitor fails the
+ * communicator, or another thread aborts it. A rank that is alive and does not call blocks stock NCCL here, too.
+ */
+ncclResult_t oh_group_await_nccl(const struct oh_nccl *nccl);
+
+/*
+ * If nothing has failed (`res`), waits for the kernels of communicators that end. The wait ends: the monitor fails a
+ * communicator whose peer has departed. Returns as oh_difference_log does.
+ */
+ncclResult_t oh_group_await_ends(ncclResult_t res);
+
+/* --- streams.c ---------------------------------------------------------------------------------------------------- */
+
+/* Finds the stream of a call of an ordered communicator, or adds it. Returns as oh_group_add does. */
+ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_stream **stream_p);
+
+/* NCCL has a call on the stream. */
+void oh_group_stream_note_nccl(struct oh_group_stream *stream, const struct oh_call *call);
+
+/* Returns the first member with streams; NULL: none. */
+struct oh_group_member *oh_group_first_ordered(void);
+
+/*
+ * Before NCCL's part: orders it after the earlier work of all streams, and launches what runs before it
+ * (ONEHOP_VERIFY). Returns the first failure.
+ */
+ncclResult_t oh_group_begin_nccl(void);
+
+/* NCCL has launched its part, or is launching it in the background. Returns the first failure. */
+ncclResult_t oh_group_end_nccl(bool in_background);
+
+/*
+ * Joins the two parts of each communicator: a stream that is in one part alone waits for the first stream of the other
+ * part (waits), or that stream for it.
+ */
+enum oh_group_part {
+    OH_GROUP_PART_ONEHOP,
+    OH_GROUP_PART_NCCL
+};
+ncclResult_t oh_group_join(enum oh_group_part part, bool waits);
+
+/* --- queue.c ------------------------------------------------------------------------------------------------------ */
+
+/* After NCCL's part: launches the calls that onehop executes, and forgets the group's other calls. */
+ncclResult_t oh_group_launch(void);
+
+/* --- kept_config.c ------------------------------------------------------------------------------------------------ */
+
+/* Copies the configuration of a call, which is the program's until the call returns. Returns as oh_group_add does. */
+ncclResult_t oh_kept_config_add(struct oh_kept_config **list, struct oh_call *call);
+void oh_kept_configs_free(struct oh_kept_config *list);
+
+/* --- group.c ------------------------------------------------------------------------------------------------------ */
 
 /*
  * In a group, begins a call: sets its route. Returns ncclSuccess; ncclInvalidUsage (its stream is captured, or not,
@@ -54,14 +173,5 @@ bool oh_group_is_open(void);
  * error of the communicator, all logged: then nothing of the group runs.
  */
 ncclResult_t oh_group_add(struct oh_call *call);
-
-/* In a group, NCCL has returned `result` for a call. Returns `result`; after an error nothing of the group runs. */
-ncclResult_t oh_group_note_result(ncclResult_t result);
-
-/* In a group, a communicator ends: the group's end waits for its kernels, as NCCL does for its own. */
-void oh_group_add_end(struct oh_comm *comm);
-
-/* Drops the calls of a communicator that the program destroys or aborts inside a group. */
-void oh_group_forget(struct oh_comm *comm);
 
 #endif

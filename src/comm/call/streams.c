@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * streams.c - the order of a group's two parts on the streams of its communicators
+ *
+ * Does: NCCL joins the streams of each communicator in its part of the group, onehop those in its own. This file joins
+ *    the two parts, NCCL's first, and orders NCCL's part with onehop's other calls.
+ * Threads: the group's.
+ * Owns: nothing.
+ */
+#include "comm/call/internal.h"
+
+#include <stdlib.h>
+
+#include "comm/launch/launch.h"
+#include "util/log.h"
+
+/* The first stream of the communicator with calls in a part of the group. */
+static const struct oh_group_stream *first_in(const struct oh_group_member *member, enum oh_group_part part)
+{
+    const struct oh_group_stream *stream = member->streams;
+    while (stream && !(part == OH_GROUP_PART_NCCL ? stream->has_nccl_call : stream->served)) {
+        stream = stream->next;
+    }
+    return stream;
+}
+
+struct oh_group_member *oh_group_first_ordered(void)
+{
+    struct oh_group_member *member = oh_group.members;
+    while (member && !member->streams) {
+        member = member->next;
+    }
+    return member;
+}
+
+/* --- captures ----------------------------------------------------------------------------------------------------- */
+
+static ncclResult_t get_capture(const struct oh_group_member *member, struct oh_group_stream *stream)
+{
+    if (!stream->is_capture_known) {
+        OH_TRY(oh_comm_capture(member->comm, stream->stream, &stream->capture));
+        stream->is_capture_known = true;
+    }
+    return ncclSuccess;
+}
+
+/* NCCL's rule (2.28.9, src/enqueue.cc:2349): a communicator's streams in a group are all in one capture, or in none. */
+static ncclResult_t check_capture(const struct oh_group_member *member, struct oh_group_stream *stream)
+{
+    const struct oh_group_member *first = oh_group_first_ordered();
+    if (!first) {
+        return ncclSuccess;
+    }
+    OH_TRY(get_capture(first, first->streams));
+    OH_TRY(get_capture(member, stream));
+    if (member->streams && member->streams->capture != stream->capture) {
+        OH_WARN("comm %p: the streams of a communicator in a group must be captured all, by one graph, or not at all",
+                (void *)member->handle);
+        return ncclInvalidUsage;
+    }
+    return ncclSuccess;
+}
+
+/* NCCL's rule for several communicators (doLaunches): all are captured, maybe by several graphs, or none. */
+static ncclResult_t check_captures(void)
+{
+    const struct oh_group_member *first = oh_group_first_ordered();
+    for (const struct oh_group_member *member = first; member; member = member->next) {
+        if (member->streams && (member->streams->capture != 0) != (first->streams->capture != 0)) {
+            OH_WARN("the communicators of a group must be captured all, or not at all");
+            return ncclInvalidUsage;
+        }
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_stream **stream_p)
+{
+    struct oh_group_member *member = oh_group_member_find(call->comm);
+    struct oh_group_stream **at = &member->streams;
+    while (*at && (*at)->stream != call->stream) {
+        at = &(*at)->next;
+    }
+    if (!*at) {
+        struct oh_group_stream added = {.stream = call->stream};
+        OH_TRY(check_capture(member, &added));
+        *at = malloc(sizeof **at);
+        if (!*at) {
+            OH_WARN("out of memory for the streams of a group");
+            return ncclSystemError;
+        }
+        **at = added;
+    }
+    *stream_p = *at;
+    return ncclSuccess;
+}
+
+/* --- the order of the parts --------------------------------------------------------------------------------------- */
+
+void oh_group_stream_note_nccl(struct oh_group_stream *stream, const struct oh_call *call)
+{
+    stream->nccl_call.needs_all_ranks =
+        oh_call_needs_all_ranks(call) && (!stream->has_nccl_call || stream->nccl_call.needs_all_ranks);
+    stream->has_nccl_call = true;
+    oh_group_member_find(call->comm)->has_nccl_call = true;
+}
+
+ncclResult_t oh_group_join(enum oh_group_part part, bool waits)
+{
+    const bool of_nccl = part == OH_GROUP_PART_NCCL;
+    for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
+        const struct oh_group_stream *other = first_in(member, of_nccl ? OH_GROUP_PART_ONEHOP : OH_GROUP_PART_NCCL);
+        for (const struct oh_group_stream *one = member->streams; one && other; one = one->next) {
+            if (one->has_nccl_call == of_nccl && one->served != of_nccl) {
+                OH_TRY(waits ? oh_comm_join(member->comm, other->stream, one->stream)
+                             : oh_comm_join(member->comm, one->stream, other->stream));
+            }
+        }
+    }
+    return ncclSuccess;
+}
+
+/*
+ * No rank completes NCCL's part without all others: it has calls of one communicator alone, each of which needs all
+ * ranks. Calls of another one may be between them and the event behind the part, and wait for ranks of their own.
+ */
+static bool needs_all_ranks(void)
+{
+    const struct oh_comm *first = NULL;
+    bool needs = true;
+    for (const struct oh_group_member *member = oh_group.members; member && needs; member = member->next) {
+        for (const struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
+            needs &= !stream->has_nccl_call || stream->nccl_call.needs_all_ranks;
+        }
+        if (member->has_nccl_call) {
+            first = first ? first : member->comm;
+            needs &= member->comm && oh_key_compare(&member->comm->id.key, &first->id.key) == 0;
+        }
+    }
+    return needs;
+}
+
+/* As NCCL's part does, what runs before it waits for all streams of the communicator: any may prepare a call's data. */
+static ncclResult_t join_verified(void)
+{
+    for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
+        const struct oh_group_stream *first = first_in(member, OH_GROUP_PART_NCCL);
+        for (const struct oh_group_stream *one = first; one && member->comm->verify.interval > 0; one = one->next) {
+            if (one->has_nccl_call && one != first) {
+                OH_TRY(oh_comm_join(member->comm, one->stream, first->stream));
+            }
+        }
+    }
+    return ncclSuccess;
+}
+
+/* NCCL has the calls already. */
+static ncclResult_t begin_verified(void)
+{
+    bool joined = false;
+    for (size_t i = 0; i < oh_group.call_count; i++) {
+        const struct oh_call *call = &oh_group.calls[i];
+        if (call->verified.count > 0) {
+            OH_TRY(joined ? ncclSuccess : join_verified());
+            joined = true;
+            OH_TRY(oh_verified_begin(call, first_in(oh_group_member_find(call->comm), OH_GROUP_PART_NCCL)->stream));
+        }
+    }
+    return ncclSuccess;
+}
+
+ncclResult_t oh_group_begin_nccl(void)
+{
+    const bool needs_all = needs_all_ranks();
+    OH_TRY(check_captures());
+    OH_TRY(oh_group_join(OH_GROUP_PART_ONEHOP, false));
+    for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
+        for (struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
+            if (stream->has_nccl_call) {
+                oh_order_before_nccl(member->comm, stream->stream, needs_all, &stream->nccl_call);
+            }
+        }
+    }
+    return begin_verified();
+}
+
+ncclResult_t oh_group_end_nccl(bool in_background)
+{
+    ncclResult_t res = ncclSuccess;
+    const bool is_shared = oh_group.members && oh_group.members->next;
+    const unsigned launch = in_background ? oh_order_new_launch(is_shared) : 0;
+    for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
+        for (struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
+            if (stream->has_nccl_call) {
+                const ncclResult_t noted = oh_order_after_nccl(member->comm, &stream->nccl_call, launch);
+                res = res == ncclSuccess ? noted : res;
+            }
+        }
+    }
+    return res;
+}
