@@ -204,6 +204,30 @@ static void cut(const struct rank *self)
     MUST(ncclCommAbort(second) == ncclSuccess);
 }
 
+/*
+ * Processes: rank 1 leaves the second communicator out (ONEHOP_COMMS), so that it falls back in the group. Rank 0 aborts
+ * it while NCCL launches its call.
+ */
+static void fallen(const struct rank *self)
+{
+    setenv("SIMNODE_NCCL_BACKGROUND", self->rank == 0 ? "1" : "0", 1);
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false);
+    setenv("ONEHOP_COMMS", self->rank == 1 ? "size=^2" : "", 1);
+    ncclComm_t second = turn_make(self, 1, 2, self->rank, false);
+    pthread_t aborting;
+    turn_warm_up(self, comm);
+    MUST(ncclGroupStart() == ncclSuccess);
+    turn_sum(self, second, self->ones, self->other, SMALL);
+    usleep(TELL_US); /* by then rank 0 knows that it falls back */
+    turn_sum(self, comm, self->ones, self->to, SMALL);
+    if (self->rank == 0) {
+        turn_start(abort_late, second, &aborting);
+    }
+    MUST(ncclGroupEnd() == (self->rank == 0 ? ncclInternalError : ncclSuccess));
+    cf_barrier(self->worker);
+    MUST(ncclCommAbort(comm) == ncclSuccess && (self->rank == 0 || ncclCommAbort(second) == ncclSuccess));
+}
+
 /* A group of a first call, and of a call on a communicator that is revoked. */
 static void refuse(const struct rank *self)
 {
@@ -251,6 +275,7 @@ const struct turn_case turn_abort_cases[] = {
     {"beside", abort_beside, THREADS(2)},
     {"between", abort_between, THREADS(2)},
     {"cut", cut, THREADS(2)},
+    {"fallen", fallen, PROCESSES(2)},
     {"refuse", refuse, THREADS(2)},
     {"differ", differ, THREADS(2)},
     {NULL},

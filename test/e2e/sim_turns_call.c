@@ -204,6 +204,20 @@ static void strange(const struct rank *self)
     MUST(ncclCommDestroy(comm) == ncclSuccess);
 }
 
+/* A group of calls that NCCL executes on two communicators, and ncclCommSuspend of the first in it. */
+static void suspend_in_group(const struct rank *self)
+{
+    const cudaStream_t stream = (cudaStream_t)self->stream;
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true), other = turn_make(self, 1, 2, self->rank, true);
+    MUST(ncclGroupStart() == ncclSuccess);
+    MUST(ncclReduce(self->ones, self->to, SMALL, ncclFloat32, ncclSum, 0, comm, stream) == ncclSuccess);
+    MUST(ncclReduce(self->ones, self->other, SMALL, ncclFloat32, ncclSum, 0, other, stream) == ncclSuccess);
+    MUST(nccl.CommSuspend(comm, 1) == ncclInvalidUsage);
+    MUST(ncclGroupEnd() == ncclSuccess && turn_ends_within(self, MOST_US));
+    MUST(self->rank == 1 || (turn_is_filled(self->to, SMALL, 2) && turn_is_filled(self->other, SMALL, 2)));
+    destroy_both(comm, other);
+}
+
 /* --- calls that NCCL launches in the background ------------------------------------------------------------------- */
 
 /*
@@ -369,6 +383,7 @@ const struct turn_case turn_call_cases[] = {
     {"self", send_to_itself, THREADS(2)},
     {"queue", late_to_first, THREADS(2)},
     {"strange", strange, THREADS(2)},
+    {"pause", suspend_in_group, THREADS(2)},
     {"behind", behind, PROCESSES(2), .suspends = true},
     {"fallback", behind, PROCESSES(2)},
     {"reject", reject, THREADS(2)},

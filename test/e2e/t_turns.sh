@@ -44,7 +44,9 @@ SIMNODE_NCCL_DELAY_US=300000 expect_both reject "NCCL rejects ncclCommFinalize: 
 expect_onehop abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"
 SIMNODE_NCCL_DELAY_US=1500000 expect_onehop cut "another thread aborts a communicator of a group that waits for NCCL: the other one's call is made, or fails"
 MALLOC_PERTURB_=165 expect_onehop abandon "the same while NCCL waits: onehop uses nothing that the abort has freed" 0:FAIL
+SIMNODE_NCCL_DELAY_US=1500000 MALLOC_PERTURB_=165 expect_onehop fallen "the same, and that communicator has fallen back in the group: NCCL is not asked for its state"
 expect_onehop suspend "the same in ncclCommSuspend"
+expect_onehop pause "ncclCommSuspend in a group with calls of the communicator is refused, whatever call is the last" 0:FAIL
 MALLOC_ARENA_MAX=1 expect_onehop revoke "the same in ncclCommRevoke: onehop changes nothing that the abort has freed" 0:FAIL
 SIMNODE_NCCL_EARLY_ROOT=1 expect_both root "the root of NCCL's broadcast ends the communicator before the other rank calls: no error"
 expect_both shrink "ranks shrink to others than before: each of these communicators is served" '6:served by onehop'
