@@ -30,7 +30,10 @@ static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *call
     return oh_call_end(call, res);
 }
 
-/* Makes the call of an entry point that has the parameters count, type, comm and stream, and describes the rest. */
+/*
+ * The entry points have the parameters of comm/nccl.h. MAKE makes the call of one that has count, type, comm and
+ * stream, and describes the rest.
+ */
 #define MAKE(kind_, from_, to_, ...)                                                                                   \
     make(&(struct oh_call){.kind = OH_CALL_##kind_,                                                                    \
                            .sendbuff = (from_),                                                                        \
@@ -41,70 +44,59 @@ static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *call
                            ##__VA_ARGS__},                                                                             \
          comm, OH_CALLER())
 
-OH_EXPORT ncclResult_t ncclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
-                                     ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclAllReduce OH_ON_STREAM(OH_FROM_TO_OP)
 {
-    return MAKE(ALLREDUCE, sendbuff, recvbuff, .redop = op);
+    return MAKE(ALLREDUCE, from, to, .redop = op);
 }
 
-OH_EXPORT ncclResult_t ncclReduce(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
-                                  ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclReduce OH_ON_STREAM(OH_FROM_TO_OP, int root)
 {
-    return MAKE(REDUCE, sendbuff, recvbuff, .redop = op, .root = root);
+    return MAKE(REDUCE, from, to, .redop = op, .root = root);
 }
 
-OH_EXPORT ncclResult_t ncclBcast(void *buff, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                                 cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclBcast OH_ON_STREAM(void *data, size_t count, ncclDataType_t type, int root)
 {
-    return MAKE(BROADCAST, buff, buff, .root = root, .is_bcast = true);
+    return MAKE(BROADCAST, data, data, .root = root, .is_bcast = true);
 }
 
-OH_EXPORT ncclResult_t ncclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
-                                     ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclBroadcast OH_ON_STREAM(OH_FROM_TO, int root)
 {
-    return MAKE(BROADCAST, sendbuff, recvbuff, .root = root);
+    return MAKE(BROADCAST, from, to, .root = root);
 }
 
-OH_EXPORT ncclResult_t ncclReduceScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
-                                         ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclReduceScatter OH_ON_STREAM(OH_FROM_TO_OP)
 {
-    return MAKE(REDUCE_SCATTER, sendbuff, recvbuff, .redop = op);
+    return MAKE(REDUCE_SCATTER, from, to, .redop = op);
 }
 
-OH_EXPORT ncclResult_t ncclAllGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
-                                     ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclAllGather OH_ON_STREAM(OH_FROM_TO)
 {
-    return MAKE(ALL_GATHER, sendbuff, recvbuff);
+    return MAKE(ALL_GATHER, from, to);
 }
 
-OH_EXPORT ncclResult_t ncclSend(const void *sendbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                                cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclSend OH_ON_STREAM(const void *from, size_t count, ncclDataType_t type, int peer)
 {
-    return MAKE(SEND, sendbuff, NULL, .root = peer);
+    return MAKE(SEND, from, NULL, .root = peer);
 }
 
-OH_EXPORT ncclResult_t ncclRecv(void *recvbuff, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                                cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclRecv OH_ON_STREAM(void *to, size_t count, ncclDataType_t type, int peer)
 {
-    return MAKE(RECV, NULL, recvbuff, .root = peer);
+    return MAKE(RECV, NULL, to, .root = peer);
 }
 
-OH_EXPORT ncclResult_t ncclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type,
-                                    ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclAlltoAll OH_ON_STREAM(OH_FROM_TO)
 {
-    return MAKE(ALL_TO_ALL, sendbuff, recvbuff);
+    return MAKE(ALL_TO_ALL, from, to);
 }
 
-OH_EXPORT ncclResult_t ncclGather(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
-                                  ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclGather OH_ON_STREAM(OH_FROM_TO, int root)
 {
-    return MAKE(GATHER, sendbuff, recvbuff, .root = root);
+    return MAKE(GATHER, from, to, .root = root);
 }
 
-OH_EXPORT ncclResult_t ncclScatter(const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t type, int root,
-                                   ncclComm_t comm, cudaStream_t stream)
+OH_EXPORT ncclResult_t ncclScatter OH_ON_STREAM(OH_FROM_TO, int root)
 {
-    return MAKE(SCATTER, sendbuff, recvbuff, .root = root);
+    return MAKE(SCATTER, from, to, .root = root);
 }
 
 OH_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
@@ -130,7 +122,7 @@ OH_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, n
     return res;
 }
 
-/* --- calls that the program configures, with the parameters of comm/nccl.h --------------------------------------- */
+/* --- calls that the program configures ---------------------------------------------------------------------------- */
 
 #define MAKE_CONFIGURED(kind_, ...) MAKE(kind_, from, to, .has_config = true, .config = config, ##__VA_ARGS__)
 
