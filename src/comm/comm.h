@@ -94,9 +94,9 @@ void oh_creations_append(struct oh_comm **list, struct oh_comm *comm);
 
 /*
  * After NCCL's creator, a function of `library`, has returned `res`: completes the creations of the list now, or at the
- * end of the group, or when NCCL has finished in the background.
+ * end of the group, or when NCCL has finished in the background. Returns `res`.
  */
-void oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res);
+ncclResult_t oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res);
 
 /* --- the initial communicator: NCCL creates it when it opens onehop as a network plugin (attach/initial.c) -------- */
 

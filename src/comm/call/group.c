@@ -155,7 +155,7 @@ ncclResult_t oh_group_add(struct oh_call *call)
     return fail_group(call->comm, add(call));
 }
 
-void oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res)
+ncclResult_t oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res)
 {
     OH_KEEP_ERRNO();
     if (oh_group_is_open() && (res == ncclSuccess || res == ncclInProgress)) {
@@ -165,6 +165,7 @@ void oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclR
         const bool later = res == ncclSuccess && !list->id.next && oh_creation_is_in_progress(library, list);
         oh_creations_finish(library, list, later ? ncclInProgress : res);
     }
+    return res;
 }
 
 /* --- the end ------------------------------------------------------------------------------------------------------ */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * comm.c - the NCCL functions that create and end communicators
+ * creation.c - the NCCL functions that create communicators
  *
- * Does: Counts this rank in before NCCL creates a communicator, and forgets the communicator before NCCL ends it.
+ * Does: Counts this rank in before NCCL creates a communicator, and registers it after.
  * Threads: any, by NCCL's own rules.
  * Owns: nothing.
  */
-#include "comm/call.h"
+#include "comm/comm.h"
 #include "entry/entry.h"
-#include "util/clock.h"
-#include "util/log.h"
 
 /* Returns whether onehop takes part in what this NCCL creates. */
 static bool is_active_with(const struct oh_nccl *nccl)
@@ -37,13 +35,6 @@ static struct oh_comm *begin_creation(struct oh_comm *parent, struct oh_key key,
     return begin_any_creation(parent, &key, config, nccl_p, false);
 }
 
-/* After NCCL's creator has returned `res`. Returns `res`. */
-static ncclResult_t end_creations(const struct oh_nccl *nccl, struct oh_comm *list, ncclResult_t res)
-{
-    oh_creations_end(nccl->own, list, res);
-    return res;
-}
-
 OH_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
     const struct oh_nccl *nccl;
@@ -52,7 +43,7 @@ OH_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUnique
         return nccl->CommInitRank(comm, nranks, id, rank);
     }
     struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), NULL, comm);
-    return end_creations(nccl, created, OH_NCCL(nccl, CommInitRank(comm, nranks, id, rank)));
+    return oh_creations_end(nccl->own, created, OH_NCCL(nccl, CommInitRank(comm, nranks, id, rank)));
 }
 
 OH_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
@@ -64,7 +55,7 @@ OH_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, nccl
         return nccl->CommInitRankConfig(comm, nranks, id, rank, config);
     }
     struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(&id, 1), config, comm);
-    return end_creations(nccl, created, OH_NCCL(nccl, CommInitRankConfig(comm, nranks, id, rank, config)));
+    return oh_creations_end(nccl->own, created, OH_NCCL(nccl, CommInitRankConfig(comm, nranks, id, rank, config)));
 }
 
 OH_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int count, ncclUniqueId *ids,
@@ -78,7 +69,7 @@ OH_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, in
     }
     struct oh_comm *created = begin_creation(NULL, oh_key_of_ids(ids, count), config, comm);
     ncclResult_t res = OH_NCCL(nccl, CommInitRankScalable(comm, nranks, rank, count, ids, config));
-    return end_creations(nccl, created, res);
+    return oh_creations_end(nccl->own, created, res);
 }
 
 /* All ranks are in this process, and have a key of their own. */
@@ -97,7 +88,7 @@ OH_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *d
             oh_creations_append(&list, created);
         }
     }
-    return end_creations(nccl, list, OH_NCCL(nccl, CommInitAll(comms, ndev, devices)));
+    return oh_creations_end(nccl->own, list, OH_NCCL(nccl, CommInitAll(comms, ndev, devices)));
 }
 
 OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
@@ -110,14 +101,13 @@ OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, nccl
     }
     oh_comm_retain(parent);
     uint64_t sequence = oh_comm_id(parent)->child_count++; /* the same on all ranks, those without a colour too */
-    const bool makes_none = color == NCCL_SPLIT_NOCOLOR || !newcomm;
-    struct oh_comm *created =
-        makes_none
-            ? NULL
-            : begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
+    struct oh_comm *created = NULL;
+    if (color != NCCL_SPLIT_NOCOLOR && newcomm) {
+        created = begin_creation(parent, oh_key_of_split(&oh_comm_id(parent)->key, sequence, color), config, newcomm);
+    }
     ncclResult_t res = OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
     oh_comm_id(parent)->child_count -= oh_nccl_is_rejected(res);
-    res = makes_none ? res : end_creations(nccl, created, res);
+    res = oh_creations_end(nccl->own, created, res);
     oh_comm_release(parent);
     return res;
 }
@@ -156,7 +146,7 @@ OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count,
     if (shrinks) {
         *shrinks -= oh_nccl_is_rejected(res);
     }
-    res = end_creations(nccl, created, res);
+    res = oh_creations_end(nccl->own, created, res);
     oh_comm_release(parent);
     return res;
 }
@@ -177,149 +167,11 @@ OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqu
         oh_comm_retain(parent);
     }
     struct oh_comm *created = begin_any_creation(parent, id ? &key : NULL, config, newcomm, true);
-    ncclResult_t res = end_creations(nccl, created, OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config)));
+    ncclResult_t res =
+        oh_creations_end(nccl->own, created, OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config)));
     if (parent) {
         oh_comm_id(parent)->child_count -= oh_nccl_is_rejected(res);
         oh_comm_release(parent);
     }
     return res;
-}
-
-/* The failure of onehop's part counts where NCCL's part has none. */
-static ncclResult_t first_failure(ncclResult_t res, ncclResult_t failure)
-{
-    const bool has_failed = res != ncclSuccess && res != ncclInProgress;
-    return has_failed || failure == ncclSuccess ? res : failure;
-}
-
-OH_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-    struct oh_comm *ours;
-    const struct oh_nccl *nccl;
-    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    if (!ours) {
-        return OH_NCCL(nccl, CommFinalize(comm));
-    }
-    oh_comm_retain(ours);
-    ncclResult_t res = oh_comm_await(ours);
-    if (res == ncclSuccess) {
-        res = OH_NCCL(nccl, CommFinalize(comm));
-        res = first_failure(res, oh_comm_finalize(ours, res));
-    }
-    oh_comm_release(ours);
-    return res;
-}
-
-OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
-{
-    struct oh_comm *ours;
-    const struct oh_nccl *nccl;
-    oh_stats_expect_calls(false);
-    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    if (!ours) {
-        return nccl->CommDestroy(comm);
-    }
-    const ncclResult_t failure = oh_comm_destroy(ours);
-    const ncclResult_t res = OH_NCCL(nccl, CommDestroy(comm));
-    OH_KEEP_ERRNO();
-    oh_comms_reclaim();
-    return first_failure(res, failure);
-}
-
-/* NCCL's threads may take a second to see an abort or a revocation (doc/faults.md). */
-static void log_end(ncclComm_t comm, const char *how, uint64_t begin_ns, uint64_t nccl_ns)
-{
-    OH_INFO("comm %p: %s in %.0f ms, of which NCCL took %.0f", (void *)comm, how,
-            (double)(oh_now_ns() - begin_ns) / 1e6, (double)nccl_ns / 1e6);
-}
-
-OH_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
-{
-    struct oh_comm *ours;
-    const struct oh_nccl *nccl;
-    oh_stats_expect_calls(false);
-    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    if (!ours) {
-        return nccl->CommAbort(comm);
-    }
-    uint64_t begin_ns = oh_now_ns();
-    oh_comm_abort(ours); /* ends kernels first: NCCL waits for the device */
-    oh_comm_forget(ours);
-    uint64_t nccl_ns = oh_now_ns();
-    ncclResult_t res = OH_NCCL(nccl, CommAbort(comm));
-    OH_KEEP_ERRNO();
-    nccl_ns = oh_now_ns() - nccl_ns;
-    oh_comms_reclaim();
-    log_end(comm, "aborted", begin_ns, nccl_ns);
-    return res;
-}
-
-OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
-{
-    struct oh_comm *ours;
-    const struct oh_nccl *nccl;
-    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    OH_TRY(nccl->CommRevoke ? ncclSuccess : oh_nccl_refuse_missing("ncclCommRevoke"));
-    if (!ours) {
-        return OH_NCCL(nccl, CommRevoke(comm, flags));
-    }
-    oh_comm_retain(ours);
-    /* NCCL waits for the device, so kernels end before, unless NCCL will reject the call: 2.28.9 rejects flags, and
-     * communicators that are finalized or revoked. */
-    bool first = flags == 0 && oh_comm_is_in_use(ours);
-    const uint64_t begin_ns = oh_now_ns();
-    if (first) {
-        oh_comm_abort(ours);
-    }
-    uint64_t nccl_ns = oh_now_ns();
-    ncclResult_t res = OH_NCCL(nccl, CommRevoke(comm, flags));
-    nccl_ns = oh_now_ns() - nccl_ns;
-    if (res == ncclSuccess || res == ncclInProgress) {
-        if (!first) {
-            oh_comm_abort(ours);
-        }
-        oh_comm_revoked(ours);
-    }
-    oh_comm_release(ours);
-    if (res == ncclSuccess) {
-        log_end(comm, "revoked", begin_ns, nccl_ns);
-    }
-    return res;
-}
-
-/*
- * NCCL frees the communicator's memory until ncclCommResume; all ranks take part. From then on its calls are NCCL's, on
- * all ranks. Before that NCCL may reject the call.
- */
-OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
-{
-    struct oh_comm *ours;
-    const struct oh_nccl *nccl;
-    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    OH_TRY(nccl->CommSuspend ? ncclSuccess : oh_nccl_refuse_missing("ncclCommSuspend"));
-    if (ours && oh_group_has_calls(ours)) {
-        OH_WARN("comm %p: ncclCommSuspend in a group with calls of the communicator: not supported", (void *)comm);
-        return ncclInvalidUsage;
-    }
-    if (!ours) {
-        return OH_NCCL(nccl, CommSuspend(comm, flags));
-    }
-    oh_comm_retain(ours);
-    ncclResult_t res = OH_NCCL(nccl, CommSuspend(comm, flags));
-    OH_KEEP_ERRNO();
-    if (res == ncclSuccess || res == ncclInProgress) {
-        res = first_failure(res, oh_comm_suspend(ours));
-        OH_INFO("comm %p: suspended: NCCL executes all later calls", (void *)comm);
-    }
-    oh_comm_release(ours);
-    oh_comms_reclaim();
-    return res;
-}
-
-OH_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
-{
-    struct oh_comm *ours;
-    const struct oh_nccl *nccl;
-    OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
-    return ours ? oh_comm_get_async_error(ours, nccl, error) : OH_NCCL(nccl, CommGetAsyncError(comm, error));
 }
