@@ -19,7 +19,7 @@
 static ncclResult_t serve(struct oh_call *call)
 {
     OH_KEEP_ERRNO();
-    OH_TRY(oh_comm_is_launching(call->comm) ? oh_call_check_launched(call->comm) : ncclSuccess);
+    OH_TRY(oh_call_check_launched(call->comm));
     OH_TRY(oh_check_call(call));
     OH_TRY(call->comm->verify.interval > 0 ? oh_verified_alone(call) : ncclSuccess);
     return oh_call_launch(call);

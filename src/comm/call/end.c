@@ -56,12 +56,6 @@ static bool await_kernels(struct oh_comm *comm, CUresult (*query)(const struct o
     return is_there;
 }
 
-/* In a group NCCL ends the communicator with the group, and a non-blocking one in the background. */
-static bool ends_at_once(const struct oh_comm *comm)
-{
-    return comm->id.config.blocking && !oh_group_is_open();
-}
-
 /* The failure of a communicator with kernels that wait; ncclSuccess: none. */
 static ncclResult_t failure_of_kernels(const struct oh_comm *comm)
 {
@@ -85,17 +79,15 @@ ncclResult_t oh_comm_await(struct oh_comm *comm)
     return comm->id.config.blocking && !await_end(comm) ? ncclInternalError : ncclSuccess;
 }
 
-static ncclResult_t finalize(struct oh_comm *comm)
-{
-    const ncclResult_t differs = oh_difference_log(comm);
-    oh_comm_leave(comm, OH_END_FINALIZED);
-    return differs != ncclSuccess ? differs : failure_of_kernels(comm);
-}
-
 ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
 {
     OH_KEEP_ERRNO();
-    return oh_nccl_is_rejected(res) ? ncclSuccess : finalize(comm);
+    if (oh_nccl_is_rejected(res)) {
+        return ncclSuccess;
+    }
+    const ncclResult_t differs = oh_difference_log(comm);
+    oh_comm_leave(comm, OH_END_FINALIZED);
+    return differs != ncclSuccess ? differs : failure_of_kernels(comm);
 }
 
 static void forget(struct oh_comm *comm)
@@ -128,7 +120,7 @@ ncclResult_t oh_comm_destroy(struct oh_comm *comm)
 ncclResult_t oh_comm_suspend(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    if (ends_at_once(comm)) {
+    if (comm->id.config.blocking && !oh_group_is_open()) { /* else NCCL suspends it later */
         await_kernels(comm, oh_order_query);
     }
     if (oh_comm_find(comm->id.nccl) != comm) {

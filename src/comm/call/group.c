@@ -99,7 +99,7 @@ static ncclResult_t add_verified(struct oh_call *call, struct oh_group_stream *s
 static ncclResult_t add_served(struct oh_call *call)
 {
     struct oh_group_stream *stream;
-    OH_TRY(oh_comm_is_launching(call->comm) ? oh_call_check_launched(call->comm) : ncclSuccess);
+    OH_TRY(oh_call_check_launched(call->comm));
     OH_TRY(oh_group_stream_add(call, &stream));
     OH_TRY(call->comm->verify.interval > 0 ? add_verified(call, stream) : ncclSuccess);
     stream->served = true;

@@ -113,7 +113,7 @@ ncclResult_t oh_call_check(const struct oh_call *call)
 ncclResult_t oh_call_check_launched(struct oh_comm *comm)
 {
     ncclResult_t state;
-    if (oh_comm_query_nccl(comm, comm->id.library, &state) != ncclSuccess) {
+    if (!oh_comm_is_launching(comm) || oh_comm_query_nccl(comm, comm->id.library, &state) != ncclSuccess) {
         return ncclSuccess;
     }
     if (state == ncclInProgress) {
