@@ -91,7 +91,8 @@ static ncclResult_t add_verified(struct oh_call *call, struct oh_group_stream *s
     if (!oh_verify_choose(call, before)) {
         return ncclSuccess;
     }
-    oh_group_stream_note_nccl(stream, call);
+    oh_group_note_nccl(call);
+    stream->parts |= OH_GROUP_PART_NCCL;
     return oh_verified_forward(call);
 }
 
@@ -102,7 +103,7 @@ static ncclResult_t add_served(struct oh_call *call)
     OH_TRY(oh_call_check_launched(call->comm));
     OH_TRY(oh_group_stream_add(call, &stream));
     OH_TRY(call->comm->verify.interval > 0 ? add_verified(call, stream) : ncclSuccess);
-    stream->served = true;
+    stream->parts |= OH_GROUP_PART_ONEHOP;
     oh_group.serves = true;
     return ncclSuccess;
 }
@@ -115,10 +116,10 @@ static ncclResult_t add_nccl(const struct oh_call *call)
         return ncclSuccess;
     }
     oh_attach_note_call(call);
-    oh_group_member_find(call->comm)->has_nccl_call = true;
+    oh_group_note_nccl(call);
     if (oh_comm_is_ordered(call->comm)) {
         OH_TRY(oh_group_stream_add(call, &stream));
-        oh_group_stream_note_nccl(stream, call);
+        stream->parts |= OH_GROUP_PART_NCCL;
     }
     return ncclSuccess;
 }

@@ -46,14 +46,19 @@ ncclResult_t oh_verified_alone(struct oh_call *call);
 
 /* --- members.c ---------------------------------------------------------------------------------------------------- */
 
+/* The parts of a group, as bits: NCCL's is first. */
+enum oh_group_part {
+    OH_GROUP_PART_ONEHOP = 1,
+    OH_GROUP_PART_NCCL = 2
+};
+
 /* A stream with calls of a communicator that is ordered. */
 struct oh_group_stream {
     struct oh_group_stream *next;
     CUstream stream;
     bool is_capture_known; /* the driver has been asked: not if the group has no other stream */
     cuuint64_t capture;    /* 0: not captured */
-    bool served;           /* onehop executes a call on it */
-    bool has_nccl_call;    /* NCCL executes a call on it */
+    unsigned parts;        /* that have calls on it; 0: calls are kept on it */
     struct oh_nccl_call nccl_call;
 };
 
@@ -64,6 +69,7 @@ struct oh_group_member {
     ncclComm_t handle;
     const struct oh_nccl *nccl;
     bool has_nccl_call;              /* NCCL executes a call of it */
+    bool needs_all_ranks;            /* no rank completes these calls of NCCL's without all others */
     bool ends;                       /* the group's end waits for its kernels */
     struct oh_group_stream *streams; /* in the order of their first calls */
 };
@@ -100,6 +106,9 @@ struct oh_group_member *oh_group_member_add(struct oh_comm *comm, const struct o
 /* Finds the member that is a communicator of onehop's; NULL: none. */
 struct oh_group_member *oh_group_member_find(const struct oh_comm *comm);
 
+/* NCCL gets the call of a member. */
+void oh_group_note_nccl(const struct oh_call *call);
+
 /* In a group, a communicator ends: the group's end waits for its kernels, as NCCL does for its own. */
 void oh_group_add_end(struct oh_comm *comm);
 
@@ -129,9 +138,6 @@ ncclResult_t oh_group_await_ends(ncclResult_t res);
 /* Finds the stream of a call of an ordered communicator, or adds it. Returns as oh_group_add does. */
 ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_stream **stream_p);
 
-/* NCCL has a call on the stream. */
-void oh_group_stream_note_nccl(struct oh_group_stream *stream, const struct oh_call *call);
-
 /* Returns the first member with streams; NULL: none. */
 struct oh_group_member *oh_group_first_ordered(void);
 
@@ -148,10 +154,6 @@ ncclResult_t oh_group_end_nccl(bool in_background);
  * Joins the two parts of each communicator: a stream that is in one part alone waits for the first stream of the other
  * part (waits), or that stream for it.
  */
-enum oh_group_part {
-    OH_GROUP_PART_ONEHOP,
-    OH_GROUP_PART_NCCL
-};
 ncclResult_t oh_group_join(enum oh_group_part part, bool waits);
 
 /* --- queue.c ------------------------------------------------------------------------------------------------------ */

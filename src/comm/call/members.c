@@ -45,7 +45,7 @@ struct oh_group_member *oh_group_member_add(struct oh_comm *comm, const struct o
         OH_WARN("out of memory for the communicators of a group");
         return NULL;
     }
-    *member = (struct oh_group_member){.comm = comm, .nccl = nccl, .handle = handle};
+    *member = (struct oh_group_member){.comm = comm, .nccl = nccl, .handle = handle, .needs_all_ranks = true};
     *at = member;
     if (comm) {
         oh_comm_retain(comm);
@@ -72,6 +72,13 @@ ncclResult_t oh_group_add_unknown(const struct oh_nccl *nccl, ncclComm_t comm)
     }
     member->has_nccl_call = true;
     return ncclSuccess;
+}
+
+void oh_group_note_nccl(const struct oh_call *call)
+{
+    struct oh_group_member *member = oh_group_member_find(call->comm);
+    member->has_nccl_call = true;
+    member->needs_all_ranks &= oh_call_needs_all_ranks(call);
 }
 
 void oh_group_add_end(struct oh_comm *comm)

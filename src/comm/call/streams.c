@@ -18,7 +18,7 @@
 static const struct oh_group_stream *first_in(const struct oh_group_member *member, enum oh_group_part part)
 {
     const struct oh_group_stream *stream = member->streams;
-    while (stream && !(part == OH_GROUP_PART_NCCL ? stream->has_nccl_call : stream->served)) {
+    while (stream && !(stream->parts & part)) {
         stream = stream->next;
     }
     return stream;
@@ -97,21 +97,13 @@ ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_str
 
 /* --- the order of the parts --------------------------------------------------------------------------------------- */
 
-void oh_group_stream_note_nccl(struct oh_group_stream *stream, const struct oh_call *call)
-{
-    stream->nccl_call.needs_all_ranks =
-        oh_call_needs_all_ranks(call) && (!stream->has_nccl_call || stream->nccl_call.needs_all_ranks);
-    stream->has_nccl_call = true;
-    oh_group_member_find(call->comm)->has_nccl_call = true;
-}
-
 ncclResult_t oh_group_join(enum oh_group_part part, bool waits)
 {
-    const bool of_nccl = part == OH_GROUP_PART_NCCL;
+    const enum oh_group_part other_part = part == OH_GROUP_PART_NCCL ? OH_GROUP_PART_ONEHOP : OH_GROUP_PART_NCCL;
     for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
-        const struct oh_group_stream *other = first_in(member, of_nccl ? OH_GROUP_PART_ONEHOP : OH_GROUP_PART_NCCL);
+        const struct oh_group_stream *other = first_in(member, other_part);
         for (const struct oh_group_stream *one = member->streams; one && other; one = one->next) {
-            if (one->has_nccl_call == of_nccl && one->served != of_nccl) {
+            if (one->parts == part) {
                 OH_TRY(waits ? oh_comm_join(member->comm, other->stream, one->stream)
                              : oh_comm_join(member->comm, one->stream, other->stream));
             }
@@ -129,12 +121,10 @@ static bool needs_all_ranks(void)
     const struct oh_comm *first = NULL;
     bool needs = true;
     for (const struct oh_group_member *member = oh_group.members; member && needs; member = member->next) {
-        for (const struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
-            needs &= !stream->has_nccl_call || stream->nccl_call.needs_all_ranks;
-        }
         if (member->has_nccl_call) {
             first = first ? first : member->comm;
-            needs &= member->comm && oh_key_compare(&member->comm->id.key, &first->id.key) == 0;
+            needs =
+                member->comm && member->needs_all_ranks && oh_key_compare(&member->comm->id.key, &first->id.key) == 0;
         }
     }
     return needs;
@@ -146,7 +136,7 @@ static ncclResult_t join_verified(void)
     for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
         const struct oh_group_stream *first = first_in(member, OH_GROUP_PART_NCCL);
         for (const struct oh_group_stream *one = first; one && member->comm->verify.interval > 0; one = one->next) {
-            if (one->has_nccl_call && one != first) {
+            if ((one->parts & OH_GROUP_PART_NCCL) && one != first) {
                 OH_TRY(oh_comm_join(member->comm, one->stream, first->stream));
             }
         }
@@ -176,7 +166,7 @@ ncclResult_t oh_group_begin_nccl(void)
     OH_TRY(oh_group_join(OH_GROUP_PART_ONEHOP, false));
     for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
         for (struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
-            if (stream->has_nccl_call) {
+            if (stream->parts & OH_GROUP_PART_NCCL) {
                 oh_order_before_nccl(member->comm, stream->stream, needs_all, &stream->nccl_call);
             }
         }
@@ -191,7 +181,7 @@ ncclResult_t oh_group_end_nccl(bool in_background)
     const unsigned launch = in_background ? oh_order_new_launch(is_shared) : 0;
     for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
         for (struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
-            if (stream->has_nccl_call) {
+            if (stream->parts & OH_GROUP_PART_NCCL) {
                 const ncclResult_t noted = oh_order_after_nccl(member->comm, &stream->nccl_call, launch);
                 res = res == ncclSuccess ? noted : res;
             }
