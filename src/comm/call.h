@@ -114,11 +114,8 @@ ncclResult_t oh_call_forward(const struct oh_call *call);
 /* Ends a call after oh_call_begin, with its result. Returns the result for the program. */
 ncclResult_t oh_call_end(struct oh_call *call, ncclResult_t result);
 
-/*
- * NCCL gets a call of a communicator that onehop does not know, in this thread's group if one is open. Returns
- * ncclSuccess or ncclSystemError (logged).
- */
-ncclResult_t oh_group_add_unknown(const struct oh_nccl *nccl, ncclComm_t comm);
+/* NCCL gets a call of a communicator that onehop does not know, in this thread's group if one is open. */
+void oh_group_add_unknown(const struct oh_nccl *nccl, ncclComm_t comm);
 
 /* Returns whether this thread's open group has calls of the communicator. */
 bool oh_group_has_calls(const struct oh_comm *comm);

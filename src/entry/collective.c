@@ -17,7 +17,9 @@ static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *call
     call->handle = comm;
     OH_TRY(oh_handle_find(comm, caller, oh_kind_has_kernels(call->kind), &call->comm, &call->nccl));
     if (!call->comm) {
-        OH_TRY(oh_nccl_depth == 0 ? oh_group_add_unknown(call->nccl->own, comm) : ncclSuccess);
+        if (oh_nccl_depth == 0) {
+            oh_group_add_unknown(call->nccl->own, comm);
+        }
         res = oh_call_forward(call);
         if (oh_kind_has_kernels(call->kind) && oh_nccl_depth == 0 && !oh_nccl_is_rejected(res)) {
             oh_stats_count_unknown();

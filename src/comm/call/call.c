@@ -39,11 +39,11 @@ static void attach(const struct oh_call *call)
 /* Orders the call, which NCCL executes, after onehop's. */
 static void begin_nccl(struct oh_call *call)
 {
-    const bool has_work = oh_call_has_work(call);
-    if (has_work) {
-        oh_attach_note_call(call);
+    if (!oh_call_has_work(call)) {
+        return;
     }
-    call->is_ordered = has_work && oh_comm_is_ordered(call->comm);
+    oh_attach_note_call(call);
+    call->is_ordered = oh_comm_is_ordered(call->comm);
     if (call->is_ordered) {
         OH_KEEP_ERRNO();
         oh_order_before_nccl(call->comm, call->stream, oh_call_needs_all_ranks(call), &call->order);

@@ -6,7 +6,7 @@
  *    NCCL starts its part, too. A communicator whose ranks have not agreed cannot say yet who executes a call, so the
  *    group keeps that call, and from then on all calls of all communicators, and decides them at its end, in the order
  *    made: one thread may drive the ranks that are waited for, and NCCL gets its calls in the program's order. The
- *    order of the rest is the same on all ranks: NCCL's part, the new communicators, onehop's calls (queue.c).
+ *    order of the rest is the same on all ranks: NCCL's part, the new communicators, onehop's calls (parts.c).
  * Threads: one group for each thread, thread-local.
  * Owns: the group's calls, until the group ends.
  */
@@ -41,18 +41,6 @@ static ncclResult_t add_call(struct oh_call *call)
     }
     oh_group.calls[oh_group.call_count++] = *call;
     return ncclSuccess;
-}
-
-/* A call of the communicator has failed before NCCL got it. Returns `error`. */
-static ncclResult_t fail_group(const struct oh_comm *comm, ncclResult_t error)
-{
-    if (error != ncclSuccess) {
-        oh_group_note_result(error);
-        /* NCCL's part must not run either, so NCCL gets a call that it refuses. It may have freed what is aborted. */
-        const ncclComm_t handle = oh_comm_is_aborted(comm) ? NULL : comm->id.nccl;
-        OH_NCCL(comm->id.library, AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, handle, NULL));
-    }
-    return error;
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
@@ -153,7 +141,7 @@ static ncclResult_t add(struct oh_call *call)
 ncclResult_t oh_group_add(struct oh_call *call)
 {
     OH_KEEP_ERRNO();
-    return fail_group(call->comm, add(call));
+    return oh_group_fail(call->comm, add(call));
 }
 
 ncclResult_t oh_creations_end(const struct oh_nccl *library, struct oh_comm *list, ncclResult_t res)
@@ -226,7 +214,7 @@ static ncclResult_t estimate(struct oh_call *call)
 /* Makes a kept call now. Nothing of the group runs if that fails. */
 static void make(struct oh_call *call)
 {
-    if (fail_group(call->comm, add_routed(call)) != ncclSuccess) {
+    if (oh_group_fail(call->comm, add_routed(call)) != ncclSuccess) {
         call->route = OH_ROUTE_NONE;
     } else if (call->route == OH_ROUTE_NCCL) {
         oh_group_note_result(oh_call_forward(call));
@@ -239,7 +227,7 @@ static void decide(struct oh_call *call, bool is_estimate)
         /* By another thread meanwhile. NCCL, which may have freed it, returns this error from a call that waits. */
         call->route = OH_ROUTE_NONE;
         if (call->kind != OH_CALL_OP_DESTROY) {
-            fail_group(call->comm, ncclInternalError);
+            oh_group_fail(call->comm, ncclInternalError);
         }
     } else if (call->kind == OH_CALL_OP_DESTROY) {
         if (oh_call_forward(call) == ncclSuccess) {
@@ -278,18 +266,10 @@ static void check_calls(void)
     for (size_t i = 0; i < oh_group.call_count && oh_group.error == ncclSuccess; i++) {
         const struct oh_call *call = &oh_group.calls[i];
         if (call->route == OH_ROUTE_ONEHOP && oh_comm_is_aborted(call->comm)) {
-            fail_group(call->comm, ncclInternalError);
+            oh_group_fail(call->comm, ncclInternalError);
         } else if (call->route == OH_ROUTE_ONEHOP || call->route == OH_ROUTE_NCCL) {
-            fail_group(call->comm, oh_call_check(call));
+            oh_group_fail(call->comm, oh_call_check(call));
         }
-    }
-}
-
-static void begin_nccl_part(void)
-{
-    const struct oh_group_member *first = oh_group_first_ordered();
-    if (first && oh_group.error == ncclSuccess) {
-        fail_group(first->comm, oh_group_begin_nccl());
     }
 }
 
@@ -302,7 +282,7 @@ void oh_group_decide(bool is_estimate)
     decide_kept(is_estimate);
     if (!is_estimate) {
         check_calls();
-        begin_nccl_part();
+        oh_group_begin_nccl();
     }
 }
 

@@ -3,7 +3,7 @@
  * internal.h - what the files of src/comm/call share
  *
  * Does: route.c decides who executes a call; call.c begins and ends every call. group.c has the calls of a group,
- *    members.c its communicators, streams.c the order of NCCL's part and onehop's, queue.c the launches.
+ *    members.c its communicators, parts.c the order and the launches of NCCL's part and onehop's.
  * Threads: see comm/call.h.
  * Owns: nothing.
  */
@@ -98,6 +98,12 @@ static inline bool oh_group_is_open(void)
 ncclResult_t oh_group_note_result(ncclResult_t result);
 
 /*
+ * With an error, a call of the communicator has failed before NCCL got it: nothing of the group runs. Returns the
+ * error.
+ */
+ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error);
+
+/*
  * Finds the member that is a communicator of `nccl`, or adds it; comm NULL: onehop does not know it. Returns NULL
  * (logged) without memory.
  */
@@ -133,30 +139,19 @@ ncclResult_t oh_group_await_nccl(const struct oh_nccl *nccl);
  */
 ncclResult_t oh_group_await_ends(ncclResult_t res);
 
-/* --- streams.c ---------------------------------------------------------------------------------------------------- */
+/* --- parts.c ------------------------------------------------------------------------------------------------------ */
 
 /* Finds the stream of a call of an ordered communicator, or adds it. Returns as oh_group_add does. */
 ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_stream **stream_p);
 
-/* Returns the first member with streams; NULL: none. */
-struct oh_group_member *oh_group_first_ordered(void);
-
 /*
  * Before NCCL's part: orders it after the earlier work of all streams, and launches what runs before it
- * (ONEHOP_VERIFY). Returns the first failure.
+ * (ONEHOP_VERIFY). Nothing of the group runs if that fails.
  */
-ncclResult_t oh_group_begin_nccl(void);
+void oh_group_begin_nccl(void);
 
 /* NCCL has launched its part, or is launching it in the background. Returns the first failure. */
 ncclResult_t oh_group_end_nccl(bool in_background);
-
-/*
- * Joins the two parts of each communicator: a stream that is in one part alone waits for the first stream of the other
- * part (waits), or that stream for it.
- */
-ncclResult_t oh_group_join(enum oh_group_part part, bool waits);
-
-/* --- queue.c ------------------------------------------------------------------------------------------------------ */
 
 /* After NCCL's part: launches the calls that onehop executes, and forgets the group's other calls. */
 ncclResult_t oh_group_launch(void);

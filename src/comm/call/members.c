@@ -61,17 +61,15 @@ ncclResult_t oh_group_note_result(ncclResult_t result)
     return result;
 }
 
-ncclResult_t oh_group_add_unknown(const struct oh_nccl *nccl, ncclComm_t comm)
+ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error)
 {
-    if (!oh_group_is_open()) {
-        return ncclSuccess;
+    if (error != ncclSuccess) {
+        oh_group_note_result(error);
+        /* NCCL's part must not run either, so NCCL gets a call that it refuses. It may have freed what is aborted. */
+        const ncclComm_t handle = oh_comm_is_aborted(comm) ? NULL : comm->id.nccl;
+        OH_NCCL(comm->id.library, AllReduce(NULL, NULL, 1, (ncclDataType_t)-1, ncclSum, handle, NULL));
     }
-    struct oh_group_member *member = oh_group_member_add(NULL, nccl, comm);
-    if (!member) {
-        return oh_group_note_result(ncclSystemError);
-    }
-    member->has_nccl_call = true;
-    return ncclSuccess;
+    return error;
 }
 
 void oh_group_note_nccl(const struct oh_call *call)
@@ -79,6 +77,16 @@ void oh_group_note_nccl(const struct oh_call *call)
     struct oh_group_member *member = oh_group_member_find(call->comm);
     member->has_nccl_call = true;
     member->needs_all_ranks &= oh_call_needs_all_ranks(call);
+}
+
+void oh_group_add_unknown(const struct oh_nccl *nccl, ncclComm_t comm)
+{
+    struct oh_group_member *member = oh_group_is_open() ? oh_group_member_add(NULL, nccl, comm) : NULL;
+    if (member) {
+        member->has_nccl_call = true;
+    } else if (oh_group_is_open()) {
+        oh_group_note_result(ncclSystemError); /* NCCL's part runs, so the others in the group fail on all ranks */
+    }
 }
 
 void oh_group_add_end(struct oh_comm *comm)

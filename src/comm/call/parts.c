@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * streams.c - the order of a group's two parts on the streams of its communicators
+ * parts.c - NCCL's part of a group, and onehop's
  *
  * Does: NCCL joins the streams of each communicator in its part of the group, onehop those in its own. This file joins
- *    the two parts, NCCL's first, and orders NCCL's part with onehop's other calls.
+ *    the two parts, NCCL's first, and orders NCCL's part with onehop's other calls. It launches onehop's part, by
+ *    communicator in the order of their keys, which is the same on all ranks. Communicators take turns of a few
+ *    launches, so that a thread that drives many GPUs never fills the launch queue of one GPU before its peers have got
+ *    their kernels.
  * Threads: the group's.
  * Owns: nothing.
  */
@@ -24,7 +27,8 @@ static const struct oh_group_stream *first_in(const struct oh_group_member *memb
     return stream;
 }
 
-struct oh_group_member *oh_group_first_ordered(void)
+/* The first member with streams; NULL: none. */
+static struct oh_group_member *first_ordered(void)
 {
     struct oh_group_member *member = oh_group.members;
     while (member && !member->streams) {
@@ -47,7 +51,7 @@ static ncclResult_t get_capture(const struct oh_group_member *member, struct oh_
 /* NCCL's rule (2.28.9, src/enqueue.cc:2349): a communicator's streams in a group are all in one capture, or in none. */
 static ncclResult_t check_capture(const struct oh_group_member *member, struct oh_group_stream *stream)
 {
-    const struct oh_group_member *first = oh_group_first_ordered();
+    const struct oh_group_member *first = first_ordered();
     if (!first) {
         return ncclSuccess;
     }
@@ -64,7 +68,7 @@ static ncclResult_t check_capture(const struct oh_group_member *member, struct o
 /* NCCL's rule for several communicators (doLaunches): all are captured, maybe by several graphs, or none. */
 static ncclResult_t check_captures(void)
 {
-    const struct oh_group_member *first = oh_group_first_ordered();
+    const struct oh_group_member *first = first_ordered();
     for (const struct oh_group_member *member = first; member; member = member->next) {
         if (member->streams && (member->streams->capture != 0) != (first->streams->capture != 0)) {
             OH_WARN("the communicators of a group must be captured all, or not at all");
@@ -97,7 +101,11 @@ ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_str
 
 /* --- the order of the parts --------------------------------------------------------------------------------------- */
 
-ncclResult_t oh_group_join(enum oh_group_part part, bool waits)
+/*
+ * Joins the two parts of each communicator: a stream that is in one part alone waits for the first stream of the other
+ * part (waits), or that stream for it.
+ */
+static ncclResult_t join_parts(enum oh_group_part part, bool waits)
 {
     const enum oh_group_part other_part = part == OH_GROUP_PART_NCCL ? OH_GROUP_PART_ONEHOP : OH_GROUP_PART_NCCL;
     for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
@@ -159,11 +167,11 @@ static ncclResult_t begin_verified(void)
     return ncclSuccess;
 }
 
-ncclResult_t oh_group_begin_nccl(void)
+static ncclResult_t begin_nccl(void)
 {
     const bool needs_all = needs_all_ranks();
     OH_TRY(check_captures());
-    OH_TRY(oh_group_join(OH_GROUP_PART_ONEHOP, false));
+    OH_TRY(join_parts(OH_GROUP_PART_ONEHOP, false));
     for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
         for (struct oh_group_stream *stream = member->streams; stream; stream = stream->next) {
             if (stream->parts & OH_GROUP_PART_NCCL) {
@@ -172,6 +180,14 @@ ncclResult_t oh_group_begin_nccl(void)
         }
     }
     return begin_verified();
+}
+
+void oh_group_begin_nccl(void)
+{
+    const struct oh_group_member *first = first_ordered();
+    if (first && oh_group.error == ncclSuccess) {
+        oh_group_fail(first->comm, begin_nccl());
+    }
 }
 
 ncclResult_t oh_group_end_nccl(bool in_background)
@@ -188,4 +204,80 @@ ncclResult_t oh_group_end_nccl(bool in_background)
         }
     }
     return res;
+}
+
+/* --- the launches ------------------------------------------------------------------------------------------------- */
+
+/* By communicator in the order of keys, then in the order made. */
+static int compare_calls(const void *a, const void *b)
+{
+    const struct oh_call *x = a, *y = b;
+    int order = oh_key_compare(&x->comm->id.key, &y->comm->id.key);
+    if (order == 0) {
+        order = (x->comm->id.rank > y->comm->id.rank) - (x->comm->id.rank < y->comm->id.rank);
+    }
+    return order ? order : (x->serial > y->serial) - (x->serial < y->serial);
+}
+
+static ncclResult_t round_robin(struct oh_submission *submissions, size_t count)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t b = 0; b < count; b++) {
+            if (submissions[b].launched < submissions[b].count) {
+                OH_TRY(oh_submission_advance(&submissions[b]));
+                more = true;
+            }
+        }
+    }
+    return ncclSuccess;
+}
+
+/* Removes the calls that onehop does not execute. */
+static void keep_served(void)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < oh_group.call_count; i++) {
+        if (oh_group.calls[i].route == OH_ROUTE_ONEHOP) {
+            oh_group.calls[kept++] = oh_group.calls[i];
+        }
+    }
+    oh_group.call_count = kept;
+}
+
+static ncclResult_t launch_calls(void)
+{
+    size_t count = 0;
+    keep_served();
+    if (oh_group.call_count == 0) { /* their communicators have been aborted meanwhile */
+        return ncclSuccess;
+    }
+    struct oh_submission *submissions = malloc(oh_group.call_count * sizeof *submissions);
+    if (!submissions) {
+        OH_WARN("out of memory for the calls of a group");
+        return ncclSystemError;
+    }
+    struct oh_call *calls = oh_group.calls;
+    qsort(calls, oh_group.call_count, sizeof *calls, compare_calls);
+    for (size_t i = 0, next; i < oh_group.call_count; i = next) { /* one for each communicator */
+        for (next = i + 1; next < oh_group.call_count && calls[next].comm == calls[i].comm; next++) {
+        }
+        submissions[count] = (struct oh_submission){.calls = &calls[i], .count = next - i};
+        count++;
+    }
+    const ncclResult_t res = round_robin(submissions, count);
+    for (size_t b = 0; b < count && res != ncclSuccess; b++) {
+        if (submissions[b].kernels > 0 && submissions[b].launched < submissions[b].count) {
+            oh_submission_leave(&submissions[b]);
+        }
+    }
+    free(submissions);
+    return res;
+}
+
+ncclResult_t oh_group_launch(void)
+{
+    OH_TRY(join_parts(OH_GROUP_PART_NCCL, false));
+    OH_TRY(launch_calls());
+    return join_parts(OH_GROUP_PART_NCCL, true);
 }
