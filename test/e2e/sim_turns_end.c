@@ -217,6 +217,19 @@ static void root(const struct rank *self)
     }
 }
 
+/* A group of calls that onehop and NCCL execute on a non-blocking communicator, and of its ncclCommFinalize. */
+static void last(const struct rank *self)
+{
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false);
+    turn_warm_up(self, comm);
+    MUST(ncclGroupStart() == ncclSuccess);
+    turn_sum(self, comm, self->ones, self->to, SMALL);
+    ncclReduce(self->ones, self->other, SMALL, ncclFloat32, ncclSum, 0, comm, (cudaStream_t)self->stream);
+    ncclCommFinalize(comm);
+    turn_end_group(comm, comm);
+    MUST(turn_gives(self, self->to, SMALL, 2) && ncclCommDestroy(comm) == ncclSuccess);
+}
+
 const struct turn_case turn_end_cases[] = {
     {"replay", replay, PROCESSES(2)},
     {"pending", pending, PROCESSES(2)},
@@ -227,5 +240,6 @@ const struct turn_case turn_end_cases[] = {
     {"late", late, THREADS(3)},
     {"send", pass, THREADS(3)},
     {"root", root, THREADS(2)},
+    {"last", last, THREADS(2)},
     {NULL},
 };

@@ -66,6 +66,7 @@ SIMNODE_NCCL_VERSION=22907 expect_onehop grown "a communicator that has grown en
 expect_no_files
 SIMNODE_NCCL_LAZY=1 expect_both self "one rank sends to itself in the first group: its NCCL waits for no other rank" \
     '4:served by onehop'
+expect_both last "a non-blocking communicator is finalized in the group of its last calls, which NCCL launches in the background"
 expect_both partner "NCCL has launched a group in the background: one of its communicators tells it for all, whose streams may end"
 SIMNODE_NCCL_DELAY_US=200 expect_both watched "a thread notes that NCCL has launched a call, while another thread is told so and ends the stream"
 CUDA_DEVICE_MAX_CONNECTIONS=1 NCCL_CUMEM_ENABLE=0 expect_both queue "a rank is late to a first call that another rank has left to NCCL: it does not wait for that rank's set-up"
