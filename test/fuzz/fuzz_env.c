@@ -4,7 +4,7 @@
  *
  * The first byte chooses variable and kind, the rest is the value.
  *
- * sources: src/util/env.c src/util/log.c src/util/nccl_conf.c src/util/selection.c
+ * sources: src/util/env.c src/util/log.c src/util/output.c src/util/nccl_conf.c src/util/selection.c
  */
 #include <stdlib.h>
 #include <string.h>

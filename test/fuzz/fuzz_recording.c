@@ -5,7 +5,7 @@
  *
  * sources: src/tools/shared/message.c src/tools/topo/assess.c src/tools/topo/dot.c src/tools/topo/json.c
  * sources: src/tools/topo/node.c src/tools/topo/print.c src/topo/verdict.c src/util/nccl_conf.c
- * sources: src/util/env.c src/util/log.c
+ * sources: src/util/env.c src/util/log.c src/util/output.c
  * libraries: -ljansson
  * corpus: test/fixtures
  */

@@ -4,7 +4,7 @@
  * it is understood as the same; a file that is not, gives the shipped table
  *
  * sources: src/tools/tune/table_text.c src/plan/tuning.c src/plan/plan.c src/plan/shape.c src/plan/op.c
- * sources: src/util/env.c src/util/log.c
+ * sources: src/util/env.c src/util/log.c src/util/output.c
  * corpus: src/plan
  */
 #include <stdio.h>
