@@ -205,8 +205,8 @@ static void cut(const struct rank *self)
 }
 
 /*
- * Processes: rank 1 leaves the second communicator out (ONEHOP_COMMS), so that it falls back in the group. Rank 0 aborts
- * it while NCCL launches its call.
+ * Processes: rank 1 leaves the second communicator out (ONEHOP_COMMS), so that it falls back in the group. Rank 0
+ * aborts it while NCCL launches its call.
  */
 static void fallen(const struct rank *self)
 {
@@ -267,16 +267,10 @@ static void differ(const struct rank *self)
 }
 
 const struct turn_case turn_abort_cases[] = {
-    {"abort", abort_in_finalize, THREADS(2)},
-    {"suspend", abort_in_suspend, THREADS(2)},
-    {"abandon", abandon, THREADS(2)},
-    {"revoke", abort_in_revoke, THREADS(2)},
-    {"group", abort_in_group, THREADS(2)},
-    {"beside", abort_beside, THREADS(2)},
-    {"between", abort_between, THREADS(2)},
-    {"cut", cut, THREADS(2)},
-    {"fallen", fallen, PROCESSES(2)},
-    {"refuse", refuse, THREADS(2)},
-    {"differ", differ, THREADS(2)},
-    {NULL},
+    {"abort", abort_in_finalize, THREADS(2)}, {"suspend", abort_in_suspend, THREADS(2)},
+    {"abandon", abandon, THREADS(2)},         {"revoke", abort_in_revoke, THREADS(2)},
+    {"group", abort_in_group, THREADS(2)},    {"beside", abort_beside, THREADS(2)},
+    {"between", abort_between, THREADS(2)},   {"cut", cut, THREADS(2)},
+    {"fallen", fallen, PROCESSES(2)},         {"refuse", refuse, THREADS(2)},
+    {"differ", differ, THREADS(2)},           {NULL},
 };
