@@ -223,7 +223,12 @@ static void fallen(const struct rank *self)
     if (self->rank == 0) {
         turn_start(abort_late, second, &aborting);
     }
-    MUST(ncclGroupEnd() == (self->rank == 0 ? ncclInternalError : ncclSuccess));
+    const ncclResult_t ended = ncclGroupEnd();
+    if (self->rank == 0 && ended != ncclInternalError) { /* it fell back before the group, and its end is its own */
+        turn_await(comm, ended);
+        MUST(turn_gives(self, self->to, SMALL, 2));
+    }
+    MUST(self->rank == 0 || ended == ncclSuccess);
     cf_barrier(self->worker);
     MUST(ncclCommAbort(comm) == ncclSuccess && (self->rank == 0 || ncclCommAbort(second) == ncclSuccess));
 }

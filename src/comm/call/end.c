@@ -120,11 +120,9 @@ ncclResult_t oh_comm_destroy(struct oh_comm *comm)
 ncclResult_t oh_comm_suspend(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    if (comm->id.config.blocking && !oh_group_is_open()) { /* else NCCL suspends it later */
-        await_kernels(comm, oh_order_query);
-    }
-    if (oh_comm_find(comm->id.nccl) != comm) {
-        return ncclInternalError; /* another thread has aborted it meanwhile, and has forgotten it */
+    const bool waits = comm->id.config.blocking && !oh_group_is_open(); /* else NCCL suspends it later */
+    if ((waits && !await_kernels(comm, oh_order_query)) || oh_comm_find(comm->id.nccl) != comm) {
+        return ncclInternalError; /* another thread has aborted it meanwhile */
     }
     if (atomic_load(&comm->order.graphs) == 0 && oh_order_query(comm) == CUDA_SUCCESS) {
         oh_comm_forget(comm);

@@ -298,8 +298,7 @@ ncclResult_t oh_group_end(const struct oh_nccl *nccl, ncclResult_t res, bool is_
         end_calls(false); /* a call that was not kept, since NCCL rejects its arguments, has a number */
     } else {
         res = launch_group(nccl, res);
-        /* A failure that the program has not caused may be this rank's alone: the other ranks have launched the
-         * oh_group. */
+        /* A failure that the program has not caused may be this rank's alone: the others have launched the group. */
         if (res != ncclSuccess && res != ncclInProgress && !oh_nccl_is_rejected(res)) {
             oh_group_members_fail(res);
         }
