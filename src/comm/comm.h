@@ -31,6 +31,7 @@ struct oh_comm_config {
     bool is_assumed;         /* blocking is NCCL's default: the program's configuration is unknown */
     uint32_t max_ctas;       /* blocks of all its kernels that run at a time: so it occupies at most so many SMs */
     bool zero_cta;           /* CTAPolicy: NCCL is to use no SM */
+    bool launch_order;       /* launchOrderImplicit: NCCL orders the calls of all communicators */
     bool invariant;          /* ONEHOP_INVARIANT: onehop executes every allreduce, or none */
     char name[OH_COMM_NAME]; /* commName, cut; empty: none */
 };

@@ -16,7 +16,7 @@
 
 #define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
 
-/* The public fields of ncclConfig_t, in the order of NCCL 2.27 and later; nccl.h may be older. */
+/* The public fields of ncclConfig_t, in the order of NCCL 2.32; nccl.h may be older, with fewer. */
 struct nccl_config {
     size_t size;
     unsigned magic, version;
@@ -30,6 +30,8 @@ struct nccl_config {
     const char *comm_name;
     int collnet_enable;
     int cta_policy;
+    int later[8]; /* from shrinkShare to graphStreamOrdering */
+    int launch_order_implicit;
 };
 
 static bool has_bytes(const struct nccl_config *config, size_t bytes)
@@ -89,6 +91,7 @@ struct oh_comm_config oh_config_read(const ncclConfig_t *config, const struct oh
     struct oh_comm_config read = {
         .max_ctas = max_ctas(known, inherited->max_ctas),
         .zero_cta = has_zero_cta(known, inherited->zero_cta),
+        .launch_order = config ? FIELD(known, launch_order_implicit, UNDEFINED) > 0 : inherited->launch_order,
         .invariant = oh_env_flag(OH_ENV_INVARIANT, false),
     };
     read_blocking(known, inherited, &read);

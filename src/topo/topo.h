@@ -92,13 +92,14 @@ bool oh_topo_check_pair(const char *bus_id_a, const char *bus_id_b, const struct
 
 /*
  * Judges the user's settings: NCCL_P2P_DISABLE=1 and NCCL_P2P_LEVEL=LOC (or 0) forbid direct access, the zero-CTA
- * policy of NCCL_CTA_POLICY forbids kernels. An NCCL_ALGO of one algorithm pins NCCL's order of sums, and counts unless
+ * policy of NCCL_CTA_POLICY forbids kernels, NCCL_LAUNCH_ORDER_IMPLICIT=1 orders the kernels of all communicators,
+ * which onehop's would not be part of. An NCCL_ALGO of one algorithm pins NCCL's order of sums, and counts unless
  * ONEHOP_INVARIANT=1 or ONEHOP_PINNED=serve is set. The first function reads the variables (util/nccl_conf.h). The
  * others take the values; NULL: not set.
  */
 bool oh_topo_allowed_by_env(char *reason_p, size_t size);
-bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char *cta_policy, char *reason_p,
-                     size_t size);
+bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char *cta_policy, const char *launch_order,
+                     char *reason_p, size_t size);
 
 bool oh_topo_allowed_by_algo(const char *algo, char *reason_p, size_t size);
 

@@ -84,8 +84,8 @@ bool oh_topo_check_pair(const char *bus_id_a, const char *bus_id_b, const struct
     return true;
 }
 
-bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char *cta_policy, char *reason_p,
-                     size_t size)
+bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char *cta_policy, const char *launch_order,
+                     char *reason_p, size_t size)
 {
     /* As NCCL 2.28 reads them (ncclGetUserP2pLevel): only the value 1 disables; a level is a name or an old number. */
     if (p2p_disable && strtol(p2p_disable, NULL, 0) == 1) {
@@ -99,6 +99,11 @@ bool oh_topo_allowed(const char *p2p_disable, const char *p2p_level, const char 
     }
     if (oh_nccl_cta_policy(cta_policy, 0) & OH_NCCL_CTA_POLICY_ZERO) {
         snprintf(reason_p, size, "NCCL_CTA_POLICY=%s is set: NCCL uses copy engines and no kernels", cta_policy);
+        return false;
+    }
+    if (launch_order && strtol(launch_order, NULL, 0) != 0) {
+        snprintf(reason_p, size, "NCCL_LAUNCH_ORDER_IMPLICIT=%s is set: NCCL orders the calls of all communicators",
+                 launch_order);
         return false;
     }
     return true;
@@ -123,6 +128,7 @@ static bool overrides_algo(void)
 bool oh_topo_allowed_by_env(char *reason_p, size_t size)
 {
     return oh_topo_allowed(oh_nccl_variable("NCCL_P2P_DISABLE"), oh_nccl_variable("NCCL_P2P_LEVEL"),
-                           oh_nccl_variable("NCCL_CTA_POLICY"), reason_p, size) &&
+                           oh_nccl_variable("NCCL_CTA_POLICY"), oh_nccl_variable("NCCL_LAUNCH_ORDER_IMPLICIT"),
+                           reason_p, size) &&
            (overrides_algo() || oh_topo_allowed_by_algo(oh_nccl_variable("NCCL_ALGO"), reason_p, size));
 }

@@ -27,7 +27,7 @@ for page in tools containers; do
 done
 SIMNODE_TOPOLOGY=pcie-only expect "no NVLink" 1 'no +gpus .*not joined by NVLink' '^verdict: no: .*NVLink' -- doctor
 SIMNODE_TOPOLOGY=mig expect "MIG" 1 '^verdict: no: .*MIG mode' -- doctor
-for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO NCCL_ALGO=Tree ONEHOP_DISABLE=1 \
+for variable in NCCL_P2P_DISABLE=1 NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO NCCL_LAUNCH_ORDER_IMPLICIT=1 NCCL_ALGO=Tree ONEHOP_DISABLE=1 \
     ONEHOP_MAX_BYTES=0; do
     expect "$variable" 1 "^verdict: no: $variable" -- run_limited env "$variable" "$onehop" doctor
 done

@@ -33,7 +33,7 @@ SIMNODE_TOPOLOGY=dead-link-pair answers "dead-link-pair" 1 \
 SIMNODE_TOPOLOGY=nvml-disagrees answers "nvml-disagrees" 1 "cannot access each other's memory \(CUDA\)" -- topo
 SIMNODE_TOPOLOGY=mig answers "mig" 1 'GPU 0000:3b:00.0 is in MIG mode' -- topo
 SIMNODE_TOPOLOGY=vm-hidden answers "vm-hidden" 0 'onehop serves these 4 GPUs' -- topo
-for setting in NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO 'NCCL_CTA_POLICY=default|zero' ONEHOP_DISABLE=1 \
+for setting in NCCL_P2P_LEVEL=LOC NCCL_CTA_POLICY=2 NCCL_CTA_POLICY=ZERO NCCL_LAUNCH_ORDER_IMPLICIT=1 'NCCL_CTA_POLICY=default|zero' ONEHOP_DISABLE=1 \
     ONEHOP_MAX_BYTES=0K; do
     answers "$setting" 1 "falls back to NCCL: ${setting/|/[|]} is set" -- run_limited env "$setting" "$onehop" topo
 done

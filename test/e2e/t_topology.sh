@@ -44,6 +44,9 @@ echo NCCL_CTA_POLICY=2 >"$scratch/nccl.conf"
 NCCL_CONF_FILE=$scratch/nccl.conf expect_stock "the same in nccl.conf, for the first communicator" "zero-CTA policy" \
     -- run_work --nranks 4
 expect_stock "NCCL_CTA_POLICY=2 on one rank" "zero-CTA policy" -- run_work --nranks 4 --rank-env 1:NCCL_CTA_POLICY=2
+NCCL_LAUNCH_ORDER_IMPLICIT=0 expect_served "NCCL_LAUNCH_ORDER_IMPLICIT=0" -- run_work --nranks 4
+expect_stock "NCCL_LAUNCH_ORDER_IMPLICIT=1 on one rank" "NCCL_LAUNCH_ORDER_IMPLICIT=1" \
+    -- run_work --nranks 4 --rank-env 2:NCCL_LAUNCH_ORDER_IMPLICIT=1
 
 # A node without NVML: CUDA alone can prove NVLink.
 without=$scratch/without-nvml

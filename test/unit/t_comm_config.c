@@ -19,7 +19,7 @@ struct recent {
     int split_share, traffic_class;
     const char *comm_name;
     int collnet_enable, cta_policy;
-    int later[8];
+    int later[8], launch_order_implicit, latest[4];
 };
 
 static const struct recent undefined = {.size = sizeof undefined,
@@ -28,7 +28,8 @@ static const struct recent undefined = {.size = sizeof undefined,
                                         .cluster = INT_MIN,
                                         .min_ctas = INT_MIN,
                                         .max_ctas = INT_MIN,
-                                        .cta_policy = INT_MIN};
+                                        .cta_policy = INT_MIN,
+                                        .launch_order_implicit = INT_MIN};
 
 static bool reads(const struct recent *config, const struct oh_comm_config *inherited, bool blocking, uint32_t max_ctas,
                   bool zero_cta)
@@ -66,6 +67,23 @@ static void test_inheritance(void)
     const struct oh_comm_config parent = {.blocking = false, .max_ctas = 4, .zero_cta = true};
     tap_ok(reads(NULL, &parent, false, 4, true), "without a configuration a child has its parent's");
     tap_ok(reads(&undefined, &parent, true, UINT32_MAX, false), "with one that is left open, NCCL's defaults");
+}
+
+static bool orders(const struct recent *config, const struct oh_comm_config *inherited)
+{
+    return oh_config_read((const ncclConfig_t *)config, inherited).launch_order;
+}
+
+static void test_launch_order(void)
+{
+    const struct oh_comm_config parent = {.launch_order = true};
+    struct recent config = undefined;
+    tap_ok(!orders(NULL, NULL) && !orders(&config, &parent) && orders(NULL, &parent),
+           "an implicit launch order that is left open is none, or without a configuration the parent's");
+    config.launch_order_implicit = 1;
+    tap_ok(orders(&config, NULL), "an implicit launch order");
+    config.size = offsetof(struct recent, launch_order_implicit);
+    tap_ok(!orders(&config, NULL), "a configuration of NCCL 2.30 has none");
 }
 
 /* A name that ends with the program's memory, that is long, and of a configuration that has none. */
@@ -128,6 +146,7 @@ int main(void)
     }
     test_fields();
     test_inheritance();
+    test_launch_order();
     test_name();
     test_variables();
     return tap_done();

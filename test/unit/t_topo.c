@@ -108,6 +108,7 @@ static void test_gpu(void)
     tap_ok(!oh_topo_check_gpu(&gpu, reason, sizeof reason), "a GPU without a bus id is refused");
 }
 
+/* NULL: not set. */
 static void check_env(const char *disable, const char *level, const char *policy, bool allowed, const char *name)
 {
     char reason[160] = "";
@@ -144,6 +145,11 @@ static void test_env(void)
     check_env(NULL, NULL, "efficiency|zero", false, "NCCL_CTA_POLICY=efficiency|zero");
     check_env(NULL, NULL, "DEFAULT|EFFICIENCY", true, "NCCL_CTA_POLICY=DEFAULT|EFFICIENCY");
     check_env(NULL, NULL, "ZEROES", true, "NCCL_CTA_POLICY=ZEROES: no name");
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "0", 1);
+    check_env(NULL, NULL, NULL, true, "NCCL_LAUNCH_ORDER_IMPLICIT=0");
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+    check_env(NULL, NULL, NULL, false, "NCCL_LAUNCH_ORDER_IMPLICIT=1");
+    unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
 }
 
 int main(void)

@@ -76,6 +76,8 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
         refuse(comm, "this rank cannot open the shared memory of the communicator");
     } else if (config->zero_cta) {
         refuse(comm, "the program asks for the zero-CTA policy");
+    } else if (config->launch_order) {
+        refuse(comm, "the program asks for an implicit launch order of all communicators");
     }
     comm->attach.ms = (double)(oh_now_ns() - start) / 1e6;
     return comm;

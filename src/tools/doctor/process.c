@@ -111,10 +111,19 @@ void oh_doctor_note_own_allreduce(pid_t pid, struct oh_doctor_report *report)
 /* The variable changes whether calls are served; its name ends at '='. */
 static bool variable_matters(const char *name)
 {
-    static const char *const names[] = {
-        "CUDA_VISIBLE_DEVICES", "LD_AUDIT",         "LD_PRELOAD",       "NCCL_ALGO",
-        "NCCL_COMM_BLOCKING",   "NCCL_CONF_FILE",   "NCCL_CTA_POLICY",  "NCCL_NET",
-        "NCCL_NET_PLUGIN",      "NCCL_NVLS_ENABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"};
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES",
+                                        "LD_AUDIT",
+                                        "LD_PRELOAD",
+                                        "NCCL_ALGO",
+                                        "NCCL_COMM_BLOCKING",
+                                        "NCCL_CONF_FILE",
+                                        "NCCL_CTA_POLICY",
+                                        "NCCL_LAUNCH_ORDER_IMPLICIT",
+                                        "NCCL_NET",
+                                        "NCCL_NET_PLUGIN",
+                                        "NCCL_NVLS_ENABLE",
+                                        "NCCL_P2P_DISABLE",
+                                        "NCCL_P2P_LEVEL"};
     const char *word = strndupa(name, strcspn(name, "="));
     return strncmp(name, "ONEHOP_", strlen("ONEHOP_")) == 0 ||
            oh_find_word(word, names, (int)(sizeof names / sizeof *names)) >= 0;

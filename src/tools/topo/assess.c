@@ -269,7 +269,8 @@ static bool allowed(const struct oh_node *node, struct oh_verdict *verdict)
         }
     }
     bool good = oh_topo_allowed(node->variable[OH_NODE_P2P_DISABLE].value, node->variable[OH_NODE_P2P_LEVEL].value,
-                                node->variable[OH_NODE_CTA_POLICY].value, verdict->reason, sizeof verdict->reason);
+                                node->variable[OH_NODE_CTA_POLICY].value, node->variable[OH_NODE_LAUNCH_ORDER].value,
+                                verdict->reason, sizeof verdict->reason);
     verdict->remedy = good ? NULL : "unset that variable, in the environment or in nccl.conf; NCCL obeys it, too";
     if (good && !invariant && strcasecmp(node->variable[OH_NODE_PINNED].value, "serve") != 0 &&
         !oh_topo_allowed_by_algo(node->variable[OH_NODE_ALGO].value, verdict->reason, sizeof verdict->reason)) {
