@@ -3,11 +3,12 @@
  * patch.h - what onehop writes into the tables of loaded objects
  *
  * Does: Redirects to onehop the callers that the dynamic linker has bound, or would bind, to NCCL itself. Replaces
- * ncclX and pncclX in the symbol table (.dynsym, in this process's memory) of each copy of NCCL by thunks, so that
- * later look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later, lazy calls. Replaces earlier
- * bindings in the table of addresses (GOT) of their object. Hides onehop's functions that no copy of NCCL has. Not
- * reached: addresses that the application took by dlsym before, and NCCL linked into a program statically. Threads: one
- * at a time (hooks.c). Owns: nothing.
+ *    ncclX and pncclX in the symbol table (.dynsym, in this process's memory) of each copy of NCCL by thunks, so that
+ *    later look-ups and bindings lead to onehop: dlsym, ctypes, objects loaded later, lazy calls. Replaces earlier
+ *    bindings in the table of addresses (GOT) of their object. Hides onehop's functions that no copy of NCCL has. Not
+ *    reached: addresses that the application took by dlsym before, and NCCL linked into a program statically.
+ * Threads: one at a time (hooks.c).
+ * Owns: nothing.
  */
 #ifndef OH_INTERPOSE_PATCH_H_
 #define OH_INTERPOSE_PATCH_H_

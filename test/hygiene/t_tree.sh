@@ -27,6 +27,7 @@ headless=$(find include src kernels -type f -regextype posix-extended -regex '.*
     head -n 4 "$file" | grep -qE "^(/\*| \*|/\*\*)( @file)? ([a-z]+/)?${file##*/} - " || echo "$file"
 done)
 tap_empty "$headless" "every source file begins with its name and purpose"
+tap_empty "$(grep -rnE '^ \*.*[^ ] +(Does|Threads|Owns): ' include src kernels)" "what a file does, its threads and what it owns have a line each"
 tap_empty "$unnamed" "every source file is named in a makefile fragment, so the tarball has it"
 tap_empty "$(for page in doc/*.md SECURITY.md CONTRIBUTING.md; do
     page=${page#doc/}
