@@ -130,6 +130,11 @@ refuses "no such collective" 2 '--collective alltoall: allreduce, allgather, red
     -- compare --bin "$bin" --collective alltoall
 refuses "no program of that collective" 1 'broadcast_perf is missing; ' -- compare --bin "$scratch/none" --collective broadcast
 refuses "no onehop" 1 'the onehop command is missing' -- compare --bin "$bin" --onehop /nowhere/onehop
+ln -s "$compare" "$scratch/compare-nccl-tests"
+refuses "by a link from another folder" 1 'none/all_reduce_perf is missing; ' \
+    -- run_limited bash "$scratch/compare-nccl-tests" --bin "$scratch/none"
+cp --remove-destination "$compare" "$scratch/compare-nccl-tests"
+refuses "without scripts/lib.sh" 1 '/lib.sh: No such file' -- run_limited bash "$scratch/compare-nccl-tests" --bin "$scratch/none"
 for arguments in '--bin ""' '--bin x --mpi 2 --mpirun ""' '--bin x --mpi 2 --mpirun " "' '--bin x --csv ""'; do
     eval "set -- $arguments"
     refuses "wrong usage: $arguments" 2 '^compare-nccl-tests: --[a-z]+ needs a value; see --help$' -- compare "$@"
