@@ -67,14 +67,15 @@ oh_run() {
 }
 
 # oh_limited SECONDS COMMAND...: runs a command under a time limit, and ends it when the script is ended by a signal:
-# `timeout` alone puts it out of reach of one. For scripts without traps of their own for signals, and not in a subshell.
+# `timeout` alone puts it out of reach of one. The script then ends by that signal, so that a loop of commands around it ends,
+# too. For scripts without traps of their own for signals, and not in a subshell.
 # The command does not get descriptor 3, which a script may keep for itself.
 oh_limited() {
     local status
     oh_running=
-    trap 'oh_end_running 130' INT
-    trap 'oh_end_running 143' TERM
-    trap 'oh_end_running 129' HUP
+    trap 'oh_end_running INT' INT
+    trap 'oh_end_running TERM' TERM
+    trap 'oh_end_running HUP' HUP
     timeout -k 10 "$@" 3>&- &
     oh_running=$!
     wait "$oh_running"
@@ -87,7 +88,8 @@ oh_end_running() {
         kill "$oh_running"
         wait "$oh_running"
     fi
-    exit "$1"
+    trap - "$1"
+    kill -"$1" $$
 }
 
 # oh_library_folder NAME: the folder from which the dynamic linker takes a library here; empty when there is none.

@@ -15,17 +15,17 @@ limited 1 sleep 60
 [ $? = 124 ]
 tap_point $? "the time limit"
 
-# No function here: the signal shall reach the script, not a shell that waits for it.
-for signal in TERM:143 HUP:129; do
+# xargs says by which signal a command has ended; a shell's status may be that of an exit.
+for signal in INT:2 TERM:15 HUP:1; do
     rm -f "$scratch/pid"
-    bash -c '. "$0"; oh_limited "$@"' "$abs_top_srcdir/scripts/lib.sh" 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" &
-    script=$!
+    LC_ALL=C "${interruptible[@]}" xargs bash -c 'echo $$ >"$1"; . "$0"; oh_limited "${@:2}"' "$abs_top_srcdir/scripts/lib.sh" \
+        "$scratch/script" 60 bash -c 'echo $$ >"$0.new" && mv "$0.new" "$0" && sleep 50' "$scratch/pid" </dev/null 2>"$scratch/ended" &
     await 10 test -e "$scratch/pid"
     command=$(cat "$scratch/pid")
-    kill -"${signal%:*}" $script
-    wait $script
-    [ $? = "${signal#*:}" ] && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
-    tap_point $? "a script that is ended by SIG${signal%:*} takes its command along" "command: $command"
+    kill -"${signal%:*}" "$(cat "$scratch/script")"
+    wait $!
+    grep -q "by signal ${signal#*:}\$" "$scratch/ended" && [ -n "$command" ] && ! kill -0 "$command" 2>/dev/null
+    tap_point $? "SIG${signal%:*} ends a script, which takes its command along" "command: $command; $(cat "$scratch/ended")"
 done
 
 # Machines whose linker knows libraries of another one, too.
