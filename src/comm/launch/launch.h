@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * launch.h - the steps of a launch: decide, order, capture
+ * launch.h - the steps of a launch: decide, order, capture, verify
  *
- * Does: submit.c: launches the calls of a submission. decide.c: whether the table serves a call, in which parts it is
- *    launched, and with which other calls. order.c: orders launches, and fails those that cannot be ordered. nccl.c:
- *    the same for calls that NCCL serves. capture.c: keeps, for each capture, the nodes after which its next call
- *    comes, and the record node.
- * Threads: the one that uses the communicator, in the communicator's context; oh_order_fail any.
+ * Does: The parts of a launch, a file each. submit.c: launches the calls of a submission. decide.c: whether the table
+ *    serves a call, in which parts it is launched, and with which other calls. verify.c: which calls NCCL makes, too,
+ *    and the comparison. order.c: orders launches, and fails those that cannot be ordered. nccl.c: orders calls that
+ *    NCCL serves. capture.c: keeps, for each capture, the nodes after which its next call comes, and the record node.
+ * Threads: the one that uses the communicator, in the communicator's context; where a function says so, any.
  * Owns: the entries of captures.
  */
 #ifndef OH_COMM_LAUNCH_LAUNCH_H_
