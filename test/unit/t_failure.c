@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "comm/attach/attach.h"
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
 #include "test/unit/unit.h"
@@ -105,7 +106,7 @@ static void test_nobody_to_tell(void)
 
 #define MAPPINGS 500
 
-/* A communicator that falls back, again and again: its segment is unmapped, with the mutex held. */
+/* A communicator that is aborted, and falls back, again and again: its segment is unmapped, with the mutex held. */
 static void *fall_back(void *user)
 {
     struct oh_comm *comm = user;
@@ -116,9 +117,11 @@ static void *fall_back(void *user)
         }
         pthread_mutex_lock(&comm->attach.mutex);
         comm->segment.shared = memory;
+        atomic_store(&comm->state, OH_COMM_ATTACHING);
         pthread_mutex_unlock(&comm->attach.mutex);
         sched_yield();
         pthread_mutex_lock(&comm->attach.mutex);
+        atomic_store(&comm->state, OH_COMM_FALLBACK);
         oh_segment_discard(&comm->segment);
         pthread_mutex_unlock(&comm->attach.mutex);
     }
@@ -126,7 +129,15 @@ static void *fall_back(void *user)
     return NULL;
 }
 
-/* Any thread may abort or revoke while the communicator falls back. */
+/* NCCL rejects a call. */
+static void reject_call(struct oh_comm *comm)
+{
+    struct oh_call call = {.comm = comm, .kind = OH_CALL_ALLREDUCE, .count = 1, .number = 1};
+    comm->attach.calls = 1;
+    oh_attach_end_call(&call, false);
+}
+
+/* Any thread may abort or revoke while the communicator falls back, and NCCL may reject a call of it. */
 static void test_use_of_unmapped(void)
 {
     struct oh_comm *comm = make_rank();
@@ -138,9 +149,11 @@ static void test_use_of_unmapped(void)
     while (!atomic_load(&over)) {
         published++;
         oh_rank_state_publish(comm, OH_RANK_ABORTED); /* must not crash */
+        reject_call(comm);                            /* nor this */
     }
     pthread_join(other, NULL);
-    tap_ok(oh_comm_is_in_use(comm), "a rank state is published while the segment is unmapped: %lu times", published);
+    tap_ok(oh_comm_is_in_use(comm),
+           "a rank state is published, and a call rejected, while the segment is unmapped: %lu times", published);
 }
 
 /* A failure before the cutover: the other ranks read it after theirs, which this rank must not prevent. */

@@ -207,14 +207,14 @@ void oh_attach_end_call(struct oh_call *call, bool is_executed)
         return;
     }
     OH_LOCK(&attach->mutex);
-    const bool has_declined = oh_comm_has_declined(comm);
     if (!is_executed && call->number != 0) {
-        if (!has_declined) {
+        if (comm->segment.shared) { /* else the set-up has ended, and another thread may have ended the communicator */
             oh_cutover_retract(&comm->segment.shared->cutover, comm->id.rank, call->number);
         }
         attach->calls--;
         call->number = 0;
-    } else if (is_executed && call->number == 0 && oh_comm_state(comm) < OH_COMM_CUTOVER && !has_declined) {
+    } else if (is_executed && call->number == 0 && oh_comm_state(comm) < OH_COMM_CUTOVER &&
+               !oh_comm_has_declined(comm)) {
         count_late(comm);
     }
     if (is_executed) {
