@@ -167,6 +167,7 @@ static void *run_rank(void *user)
     if (self->unborn) {
         pthread_join(watchdog, NULL);
     }
+    oh_registry_remove(comm);
     oh_comm_retire(comm);
     return NULL;
 }
@@ -285,6 +286,7 @@ static void *cross(void *user)
         usleep(50);
     }
     for (int c = 0; c < COMMS; c++) {
+        oh_registry_remove(comms[c]);
         oh_comm_retire(comms[c]);
     }
     return NULL;
@@ -338,6 +340,7 @@ static bool counts_poll(bool is_used)
     oh_attach_note_poll(comms[0]);
     const bool counts = atomic_load(&comms[0]->attach.polled);
     for (int r = 0; r < RANKS; r++) {
+        oh_registry_remove(comms[r]);
         oh_comm_retire(comms[r]);
     }
     return counts;

@@ -173,6 +173,7 @@ static void live_once(struct rank *self, bool quiet, struct oh_key key, unsigned
         tap_note("without a writer, rank %u: %s", self->rank, comm->attach.reason);
     }
     if (comm) {
+        oh_registry_remove(comm);
         oh_comm_retire(comm);
     }
     if (writes) {

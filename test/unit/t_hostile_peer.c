@@ -137,6 +137,7 @@ static bool meet(uint32_t rank, void (*lie)(struct stage *stage), char *reason_p
     snprintf(reason_p, OH_REASON_BYTES, "%s", comm ? comm->attach.reason : "no communicator");
     atomic_store(&segment.shared->peer_info[rank].peers_closed, 1);
     if (comm) {
+        oh_registry_remove(comm);
         oh_comm_retire(comm);
     }
     oh_comms_reclaim();

@@ -196,7 +196,7 @@ void oh_comm_leave(struct oh_comm *comm, enum oh_end end);
  */
 ncclResult_t oh_comm_report_end(struct oh_comm *comm);
 
-/* Forgets the communicator: NCCL may reuse its handle at once. Its memory is freed when nothing uses it any more. */
+/* Ends a communicator that has left the registry. Its memory is freed when nothing uses it any more. */
 void oh_comm_retire(struct oh_comm *comm);
 
 #endif

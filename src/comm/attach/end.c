@@ -97,7 +97,6 @@ void oh_comms_print_stats(void)
 /* The monitor watches until the kernels have ended: a kernel may wait for a peer that departs only now. */
 void oh_comm_retire(struct oh_comm *comm)
 {
-    oh_registry_remove(comm);
     oh_comm_leave(comm, OH_END_DESTROYED);
     oh_comm_ops_forget(comm);
     cancel_creations(comm);

@@ -90,30 +90,32 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
     return differs != ncclSuccess ? differs : failure_of_kernels(comm);
 }
 
-static void forget(struct oh_comm *comm)
+static void forget(struct oh_comm *comm, bool reports)
 {
     oh_initial_comm_forget(comm);
     oh_group_forget(comm);
+    oh_registry_remove(comm); /* first: writing the report may take long */
+    if (reports) {
+        oh_comm_report_end(comm);
+    }
     oh_comm_retire(comm);
 }
 
 void oh_comm_forget(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
-    oh_comm_report_end(comm);
-    forget(comm);
+    forget(comm, true);
 }
 
 ncclResult_t oh_comm_destroy(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
     await_end(comm); /* also if it is non-blocking: NCCL's call blocks then, too (2.28.9, src/group.cc: destroyFlag) */
-    const ncclResult_t differs = oh_group_is_open() ? oh_difference_log(comm) : oh_comm_report_end(comm);
-    const ncclResult_t failure = failure_of_kernels(comm);
+    const ncclResult_t differs = oh_difference_log(comm), failure = failure_of_kernels(comm);
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);
     }
-    forget(comm);
+    forget(comm, !oh_group_is_open()); /* else the group's end reports */
     return failure != ncclSuccess ? failure : differs;
 }
 
