@@ -167,7 +167,7 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm);
 /* Lets kernels that wait leave without a result, and passes later calls to NCCL. Any thread. */
 void oh_comm_abort(struct oh_comm *comm);
 
-/* Returns whether the program has neither finalized, revoked nor aborted the communicator on this rank. Any thread. */
+/* Returns whether the program has not ended the communicator on this rank, nor called exit(). Any thread. */
 bool oh_comm_is_in_use(const struct oh_comm *comm);
 
 /* NCCL has revoked the communicator, and refuses calls itself from now on: an earlier failure counts no more. */

@@ -54,7 +54,7 @@ struct oh_attach {
     struct oh_segment parent_segment; /* of one that grows, in a rank of the parent: holds the key, and votes no */
     uint32_t parent_ranks;            /* the ranks of the parent */
     int cuda_device;
-    bool unordered;               /* NCCL got work of this communicator before that */
+    bool unordered;               /* NCCL got work of it before the set-up had made events */
     bool voted;                   /* this rank has voted yes; what serving needs is ready */
     atomic_bool used;             /* NCCL got a call of it */
     atomic_bool polled;           /* the program asked for NCCL's state before the first call; any thread */
