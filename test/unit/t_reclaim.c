@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * t_reclaim.c - a communicator is not freed under a thread that uses it, and not found while its end is reported
+ * t_reclaim.c - a communicator is not freed under a thread that uses it, nor found while its end is reported; reasons
+ * stay
  *
  * The mapping of its segment shows whether it is freed.
  */
@@ -11,6 +12,7 @@
 
 #include "test/unit/first_call.h"
 #include "test/unit/unit.h"
+#include "util/scope.h"
 
 #define PASSES 20 /* of the background thread, at most 100 ms each */
 #define USES 1000000
@@ -63,65 +65,121 @@ static void test_use(void)
     tap_ok(count_mappings() == 0, "then it is freed");
 }
 
+/* --- messages that wait: stderr is a pipe that is full -------------------------------------------------------------
+ */
+
+static int before = -1, reader = -1;
+
+static void block_messages(void)
+{
+    static const char text[4096];
+    int ends[2];
+    before = dup(STDERR_FILENO);
+    if (before < 0 || pipe(ends) != 0) {
+        printf("Bail out! no pipe\n");
+        exit(1);
+    }
+    reader = ends[0];
+    fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    for (size_t size = sizeof text; size > 0; size /= 2) {
+        while (write(ends[1], text, size) > 0) {
+        }
+    }
+    fcntl(ends[1], F_SETFL, 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+}
+
+/* Reads until the thread has written its message, and has ended. */
+static void pass_messages(pthread_t thread)
+{
+    char text[4096];
+    fcntl(reader, F_SETFL, O_NONBLOCK);
+    while (pthread_tryjoin_np(thread, NULL) != 0) {
+        if (read(reader, text, sizeof text) <= 0) {
+            usleep(1000);
+        }
+    }
+    dup2(before, STDERR_FILENO);
+    close(before);
+    close(reader);
+}
+
+static struct oh_comm *make_comm(const struct oh_key *key, ncclComm_t nccl)
+{
+    const struct oh_comm_config config = OH_COMM_CONFIG_DEFAULT;
+    return unit_need(create_comm(oh_creation_begin(key, &config, NULL, NULL, false), nccl, 0, 2));
+}
+
 static void *forget(void *comm)
 {
     oh_comm_forget(comm);
     return NULL;
 }
 
-/* Fills a pipe, so that the next write to it waits. */
-static void fill(int end)
-{
-    static const char text[4096];
-    fcntl(end, F_SETFL, O_NONBLOCK);
-    for (size_t size = sizeof text; size > 0; size /= 2) {
-        while (write(end, text, size) > 0) {
-        }
-    }
-    fcntl(end, F_SETFL, 0);
-}
-
-/* Statistics go to a pipe that nobody reads yet. */
 static void test_report(void)
 {
     static char handle[64];
     const ncclComm_t nccl = (ncclComm_t)(void *)handle;
     const struct oh_key key = oh_key_random();
-    struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, NULL, false);
-    const int before = dup(STDERR_FILENO);
-    char text[4096];
-    int ends[2];
+    struct oh_comm *comm = make_comm(&key, nccl);
     pthread_t other;
-    if (before < 0 || pipe(ends) != 0 || !create_comm(comm, nccl, 0, 2)) {
-        tap_ok(false, "a communicator, and a pipe");
-        return;
-    }
-    fill(ends[1]);
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[1]);
+    block_messages();
     pthread_create(&other, NULL, forget, comm);
     for (int i = 0; i < MOST_MS && oh_comm_find(nccl); i++) {
         usleep(1000);
     }
     tap_ok(!oh_comm_find(nccl), "a communicator that ends is not found while its statistics are written");
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    while (pthread_tryjoin_np(other, NULL) != 0) {
-        if (read(ends[0], text, sizeof text) <= 0) {
-            usleep(1000);
-        }
+    pass_messages(other);
+}
+
+static void *end_agreement(void *comm)
+{
+    oh_agreement_end(comm);
+    return NULL;
+}
+
+static bool has_declined(struct oh_comm *comm)
+{
+    OH_LOCK(&comm->attach.mutex);
+    return oh_comm_has_declined(comm);
+}
+
+/* Its ranks fall back, which is logged, and it is aborted. */
+static void test_reason(void)
+{
+    static char handle[64];
+    const struct oh_key key = oh_key_random();
+    struct oh_segment peer = {.shared = NULL};
+    pthread_t other;
+    if (oh_segment_open(&peer, &key) != ncclSuccess) {
+        tap_ok(false, "a segment");
+        return;
     }
-    dup2(before, STDERR_FILENO);
-    close(ends[0]);
-    close(before);
+    struct oh_comm *comm = make_comm(&key, (ncclComm_t)(void *)handle);
+    oh_comm_enter(comm, OH_COMM_ATTACHING);
+    oh_segment_vote_no(&peer, "a test");
+    block_messages();
+    pthread_create(&other, NULL, end_agreement, comm);
+    for (int i = 0; i < MOST_MS && !has_declined(comm); i++) {
+        usleep(1000);
+    }
+    oh_comm_abort(comm);
+    tap_ok(strcmp(comm->attach.reason, "a test") == 0, "a reason to fall back stays while it is logged: %s",
+           comm->attach.reason);
+    pass_messages(other);
+    oh_comm_forget(comm);
+    oh_segment_discard(&peer);
 }
 
 int main(void)
 {
-    setenv("ONEHOP_DEBUG", "WARN", 1);
+    setenv("ONEHOP_DEBUG", "INFO", 1);
     setenv("ONEHOP_STATS", "1", 1);
     folder = unit_folder();
     test_use();
     test_report();
+    test_reason();
     rmdir(folder);
     return tap_done();
 }

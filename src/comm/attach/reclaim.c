@@ -164,8 +164,8 @@ static struct oh_comm *split_off_staging(struct oh_comm *comm)
 
 void oh_comm_detach(struct oh_comm *comm)
 {
+    struct oh_comm *remains = split_off_staging(comm); /* first: no thread changes the reason afterwards */
     OH_INFO("comm %p rank %u nranks %u: falls back to NCCL: %s", OH_COMM_VALUES(comm), comm->attach.reason);
-    struct oh_comm *remains = split_off_staging(comm);
     if (remains) {
         oh_staging_share_context(&remains->staging);
         add_to_retired(remains);
