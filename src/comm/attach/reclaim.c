@@ -176,7 +176,7 @@ void oh_comm_detach(struct oh_comm *comm)
 void oh_comm_free(struct oh_comm *comm)
 {
     oh_segment_unlink(&comm->segment); /* of a grown communicator without a call: the process may end before the rest */
-    if (comm->staging.context.handle || is_used(comm)) {
+    if (is_used(comm) || comm->staging.context.handle) { /* a thread that uses it may be writing the handle */
         add_to_retired(comm);
     } else {
         free_comm(comm);

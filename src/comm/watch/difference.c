@@ -90,6 +90,7 @@ ncclResult_t oh_difference_log(struct oh_comm *comm)
     if (oh_difference_report(comm, line, sizeof line)) {
         OH_WARN("%s", line);
     }
-    const bool fails = comm->verify.is_fatal && atomic_load(&comm->verify.reported) > 0; /* or the monitor reports it */
+    /* Or the monitor has reported it. Before the ranks agree, the set-up may be writing is_fatal. */
+    const bool fails = atomic_load(&comm->verify.reported) > 0 && comm->verify.is_fatal;
     return fails ? ncclInternalError : ncclSuccess;
 }
