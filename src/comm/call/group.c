@@ -53,7 +53,7 @@ static bool must_keep(const struct oh_call *call)
            !oh_comm_is_aborted(call->comm);
 }
 
-static ncclResult_t keep(struct oh_call *call)
+static ncclResult_t keep(struct oh_group_member *member, struct oh_call *call)
 {
     struct oh_group_stream *stream;
     OH_TRY(oh_kept_config_add(&oh_group.configs, call));
@@ -63,13 +63,13 @@ static ncclResult_t keep(struct oh_call *call)
         oh_attach_begin(call->comm, call->stream);
     }
     if (oh_call_has_work(call) && oh_comm_is_ordered(call->comm)) {
-        OH_TRY(oh_group_stream_add(call, &stream));
+        OH_TRY(oh_group_stream_add(member, call, &stream));
     }
     return add_call(call);
 }
 
 /* NCCL makes the call, too, if it is chosen: in its part of the group, which comes before onehop's. */
-static ncclResult_t add_verified(struct oh_call *call, struct oh_group_stream *stream)
+static ncclResult_t add_verified(struct oh_group_member *member, struct oh_call *call, struct oh_group_stream *stream)
 {
     size_t before = 0;
     for (size_t i = 0; i < oh_group.call_count; i++) {
@@ -79,43 +79,43 @@ static ncclResult_t add_verified(struct oh_call *call, struct oh_group_stream *s
     if (!oh_verify_choose(call, before)) {
         return ncclSuccess;
     }
-    oh_group_note_nccl(call);
+    oh_group_note_nccl(member, call);
     stream->parts |= OH_GROUP_PART_NCCL;
     return oh_verified_forward(call);
 }
 
 /* onehop executes the call. */
-static ncclResult_t add_served(struct oh_call *call)
+static ncclResult_t add_served(struct oh_group_member *member, struct oh_call *call)
 {
     struct oh_group_stream *stream;
     OH_TRY(oh_call_check_launched(call->comm));
-    OH_TRY(oh_group_stream_add(call, &stream));
-    OH_TRY(call->comm->verify.interval > 0 ? add_verified(call, stream) : ncclSuccess);
+    OH_TRY(oh_group_stream_add(member, call, &stream));
+    OH_TRY(call->comm->verify.interval > 0 ? add_verified(member, call, stream) : ncclSuccess);
     stream->parts |= OH_GROUP_PART_ONEHOP;
     oh_group.serves = true;
     return ncclSuccess;
 }
 
 /* NCCL executes the call. */
-static ncclResult_t add_nccl(const struct oh_call *call)
+static ncclResult_t add_nccl(struct oh_group_member *member, const struct oh_call *call)
 {
     struct oh_group_stream *stream;
     if (!oh_call_has_work(call)) {
         return ncclSuccess;
     }
     oh_attach_note_call(call);
-    oh_group_note_nccl(call);
+    oh_group_note_nccl(member, call);
     if (oh_comm_is_ordered(call->comm)) {
-        OH_TRY(oh_group_stream_add(call, &stream));
+        OH_TRY(oh_group_stream_add(member, call, &stream));
         stream->parts |= OH_GROUP_PART_NCCL;
     }
     return ncclSuccess;
 }
 
-static ncclResult_t add_routed(struct oh_call *call)
+static ncclResult_t add_routed(struct oh_group_member *member, struct oh_call *call)
 {
     oh_call_route(call);
-    const ncclResult_t res = call->route == OH_ROUTE_ONEHOP ? add_served(call) : add_nccl(call);
+    const ncclResult_t res = call->route == OH_ROUTE_ONEHOP ? add_served(member, call) : add_nccl(member, call);
     if (res != ncclSuccess) {
         oh_attach_end_call(call, false); /* NCCL does not get the call, so the next call gets its number */
     }
@@ -128,13 +128,14 @@ static ncclResult_t add(struct oh_call *call)
     OH_TRY(call->kind == OH_CALL_OP_DESTROY ? ncclSuccess : oh_comm_refuse_call(call->comm, false));
     oh_creations_query(call->comm);
     OH_TRY(oh_invariant_check(call));
-    if (!oh_group_member_add(call->comm, call->comm->id.library, call->handle)) {
+    struct oh_group_member *member = oh_group_member_add(call->comm, call->comm->id.library, call->handle);
+    if (!member) {
         return ncclSystemError;
     }
     if (must_keep(call)) {
-        return keep(call);
+        return keep(member, call);
     }
-    OH_TRY(add_routed(call));
+    OH_TRY(add_routed(member, call));
     return oh_kind_has_kernels(call->kind) ? add_call(call) : ncclSuccess;
 }
 
@@ -214,7 +215,7 @@ static ncclResult_t estimate(struct oh_call *call)
 /* Makes a kept call now. Nothing of the group runs if that fails. */
 static void make(struct oh_call *call)
 {
-    if (oh_group_fail(call->comm, add_routed(call)) != ncclSuccess) {
+    if (oh_group_fail(call->comm, add_routed(oh_group_member_find(call->comm), call)) != ncclSuccess) {
         call->route = OH_ROUTE_NONE;
     } else if (call->route == OH_ROUTE_NCCL) {
         oh_group_note_result(oh_call_forward(call));
@@ -279,7 +280,9 @@ void oh_group_decide(bool is_estimate)
     if (oh_group.depth != 1) {
         return;
     }
-    decide_kept(is_estimate);
+    if (oh_group.keeps) { /* else no group asks for the time */
+        decide_kept(is_estimate);
+    }
     if (!is_estimate) {
         check_calls();
         oh_group_begin_nccl();

@@ -68,10 +68,11 @@ struct oh_group_member {
     struct oh_comm *comm; /* retained; NULL: onehop does not know it */
     ncclComm_t handle;
     const struct oh_nccl *nccl;
-    bool has_nccl_call;              /* NCCL executes a call of it */
-    bool needs_all_ranks;            /* no rank completes these calls of NCCL's without all others */
-    bool ends;                       /* the group's end waits for its kernels */
-    struct oh_group_stream *streams; /* in the order of their first calls */
+    bool has_nccl_call;                  /* NCCL executes a call of it */
+    bool needs_all_ranks;                /* no rank completes these calls of NCCL's without all others */
+    bool ends;                           /* the group's end waits for its kernels */
+    struct oh_group_stream *streams;     /* in the order of their first calls */
+    struct oh_group_stream first_stream; /* the memory of the first: most members have no other */
 };
 
 /* This thread's group. What it has lives from the first use to the group's end. */
@@ -113,7 +114,7 @@ struct oh_group_member *oh_group_member_add(struct oh_comm *comm, const struct o
 struct oh_group_member *oh_group_member_find(const struct oh_comm *comm);
 
 /* NCCL gets the call of a member. */
-void oh_group_note_nccl(const struct oh_call *call);
+void oh_group_note_nccl(struct oh_group_member *member, const struct oh_call *call);
 
 /* In a group, a communicator ends: the group's end waits for its kernels, as NCCL does for its own. */
 void oh_group_add_end(struct oh_comm *comm);
@@ -141,8 +142,9 @@ ncclResult_t oh_group_await_ends(ncclResult_t res);
 
 /* --- parts.c ------------------------------------------------------------------------------------------------------ */
 
-/* Finds the stream of a call of an ordered communicator, or adds it. Returns as oh_group_add does. */
-ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_stream **stream_p);
+/* Finds the stream of a call of the member, which is ordered, or adds it. Returns as oh_group_add does. */
+ncclResult_t oh_group_stream_add(struct oh_group_member *member, const struct oh_call *call,
+                                 struct oh_group_stream **stream_p);
 
 /*
  * Before NCCL's part: orders it after the earlier work of all streams, and launches what runs before it

@@ -45,7 +45,13 @@ struct oh_group_member *oh_group_member_add(struct oh_comm *comm, const struct o
         OH_WARN("out of memory for the communicators of a group");
         return NULL;
     }
-    *member = (struct oh_group_member){.comm = comm, .nccl = nccl, .handle = handle, .needs_all_ranks = true};
+    member->next = NULL; /* by fields: first_stream is set when it is used, and zeros cost time */
+    member->comm = comm;
+    member->handle = handle;
+    member->nccl = nccl;
+    member->has_nccl_call = member->ends = false;
+    member->needs_all_ranks = true;
+    member->streams = NULL;
     *at = member;
     if (comm) {
         oh_comm_retain(comm);
@@ -72,9 +78,8 @@ ncclResult_t oh_group_fail(const struct oh_comm *comm, ncclResult_t error)
     return error;
 }
 
-void oh_group_note_nccl(const struct oh_call *call)
+void oh_group_note_nccl(struct oh_group_member *member, const struct oh_call *call)
 {
-    struct oh_group_member *member = oh_group_member_find(call->comm);
     member->has_nccl_call = true;
     member->needs_all_ranks &= oh_call_needs_all_ranks(call);
 }
@@ -111,7 +116,9 @@ static void free_streams(struct oh_group_member *member)
 {
     for (struct oh_group_stream *next; member->streams; member->streams = next) {
         next = member->streams->next;
-        free(member->streams);
+        if (member->streams != &member->first_stream) {
+            free(member->streams);
+        }
     }
 }
 

@@ -78,9 +78,9 @@ static ncclResult_t check_captures(void)
     return ncclSuccess;
 }
 
-ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_stream **stream_p)
+ncclResult_t oh_group_stream_add(struct oh_group_member *member, const struct oh_call *call,
+                                 struct oh_group_stream **stream_p)
 {
-    struct oh_group_member *member = oh_group_member_find(call->comm);
     struct oh_group_stream **at = &member->streams;
     while (*at && (*at)->stream != call->stream) {
         at = &(*at)->next;
@@ -88,7 +88,7 @@ ncclResult_t oh_group_stream_add(const struct oh_call *call, struct oh_group_str
     if (!*at) {
         struct oh_group_stream added = {.stream = call->stream};
         OH_TRY(check_capture(member, &added));
-        *at = malloc(sizeof **at);
+        *at = member->streams ? malloc(sizeof **at) : &member->first_stream;
         if (!*at) {
             OH_WARN("out of memory for the streams of a group");
             return ncclSystemError;
