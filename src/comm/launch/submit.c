@@ -215,14 +215,14 @@ static CUresult launch_in_context(struct oh_submission *submission)
 static CUresult end_in_context(struct oh_submission *submission)
 {
     OH_TRY(record(submission));
-    return join_streams(submission, false);
+    return submission->count > 1 ? join_streams(submission, false) : CUDA_SUCCESS;
 }
 
 /* One change of context for each turn: in a group of one thread's GPUs it costs as much as the rest. */
 static CUresult turn_in_context(struct oh_submission *submission)
 {
     if (!submission->stream_state.known) { /* the first turn */
-        OH_TRY(join_streams(submission, true));
+        OH_TRY(submission->count > 1 ? join_streams(submission, true) : CUDA_SUCCESS);
         OH_TRY(order(submission));
     }
     OH_TRY(launch_in_context(submission));
@@ -250,7 +250,8 @@ static ncclResult_t in_context(struct oh_submission *submission, submission_step
     if (result == CUDA_SUCCESS) {
         result = step(submission);
     }
-    return oh_order_check(comm, &submission->stream_state, result, "launching a call");
+    return result == CUDA_SUCCESS ? ncclSuccess
+                                  : oh_order_check(comm, &submission->stream_state, result, "launching a call");
 }
 
 ncclResult_t oh_submission_advance(struct oh_submission *submission)
