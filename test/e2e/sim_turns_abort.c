@@ -277,5 +277,5 @@ const struct turn_case turn_abort_cases[] = {
     {"group", abort_in_group, THREADS(2)},    {"beside", abort_beside, THREADS(2)},
     {"between", abort_between, THREADS(2)},   {"cut", cut, THREADS(2)},
     {"fallen", fallen, PROCESSES(2)},         {"refuse", refuse, THREADS(2)},
-    {"differ", differ, THREADS(2)},           {NULL},
+    {"differ", differ, THREADS(2)},           {.name = NULL},
 };

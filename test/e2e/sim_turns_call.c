@@ -390,5 +390,5 @@ const struct turn_case turn_call_cases[] = {
     {"stale", stale, THREADS(2)},
     {"partner", partner, THREADS(2)},
     {"watched", watched, THREADS(2)},
-    {NULL},
+    {.name = NULL},
 };

@@ -241,5 +241,5 @@ const struct turn_case turn_end_cases[] = {
     {"send", pass, THREADS(3)},
     {"root", root, THREADS(2)},
     {"last", last, THREADS(2)},
-    {NULL},
+    {.name = NULL},
 };
