@@ -141,13 +141,13 @@ OH_EARLY void *oh_next_definition(const char *name)
 {
     const struct link_map *own = own_object(), *first = first_object(), *object = own;
     void *found = NULL;
-    while (own && !found) { /* behind the last object the first: this one may be opened after libc, not preloaded */
-        object = object->l_next ? object->l_next : first;
-        if (object == own) {
-            break;
-        }
-        found = definition_in(object, name);
+    if (!own || !first) {
+        return NULL;
     }
+    do { /* behind the last object the first: this one may be opened after libc, not preloaded */
+        object = object->l_next ? object->l_next : first;
+        found = object != own ? definition_in(object, name) : NULL;
+    } while (object != own && !found);
     return found;
 }
 

@@ -191,10 +191,11 @@ static void assign_word(const struct oh_elf *elf, const ElfW(Rela) * relocation,
     const struct oh_function *function = function_of(elf, relocation);
     const uintptr_t *where = (const uintptr_t *)(elf->base + relocation->r_offset);
     const uintptr_t address = function ? __atomic_load_n(where, __ATOMIC_RELAXED) : 0;
-    if (address == 0) { /* nobody has defined it */
+    const ElfW(Sym) *symbol = oh_elf_symbol_at(elf, relocation);
+    if (address == 0 || !symbol) { /* nobody has defined it */
         return;
     }
-    const bool is_weak = ELF64_ST_BIND(oh_elf_symbol_at(elf, relocation)->st_info) == STB_WEAK;
+    const bool is_weak = ELF64_ST_BIND(symbol->st_info) == STB_WEAK;
     const ptrdiff_t index = function - oh_functions;
     const uintptr_t value = address - own.base;
     const bool is_ours = value == exported[index][0].value || value == exported[index][1].value;

@@ -125,7 +125,7 @@ static bool is_tool(const void *function, const char **path_p)
 {
     struct oh_elf elf;
     const struct link_map *object = function ? oh_object_at(function) : NULL;
-    if (!oh_elf_read(object, &elf)) {
+    if (!object || !oh_elf_read(object, &elf)) {
         return false;
     }
     *path_p = object->l_name[0] ? object->l_name : "the program";

@@ -244,7 +244,7 @@ static void test_ranks(uint32_t nranks)
 {
     struct totals totals = {0};
     for (int t = 0; t < TABLES; t++) {
-        struct oh_comm *comm[OH_MAX_RANKS];
+        struct oh_comm *comm[OH_MAX_RANKS] = {NULL};
         struct oh_plan_table table;
         make_table(&table, nranks);
         for (uint32_t r = 0; r < nranks; r++) {

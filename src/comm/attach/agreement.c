@@ -305,7 +305,7 @@ static bool take_settings(struct oh_comm *comm)
 /* What is needed to serve, once the peers' memory is open: table, kernels, epoch. */
 static bool prepare(struct oh_comm *comm)
 {
-    struct oh_plan_room room;
+    struct oh_plan_room room = {0};
     if (!take_settings(comm)) {
         return false;
     }

@@ -36,11 +36,11 @@ struct oh_group_member *oh_group_member_find(const struct oh_comm *comm)
 
 struct oh_group_member *oh_group_member_add(struct oh_comm *comm, const struct oh_nccl *nccl, ncclComm_t handle)
 {
-    struct oh_group_member **at = place_of(comm, handle);
-    if (*at) {
-        return *at;
+    struct oh_group_member **at = place_of(comm, handle), *member = *at;
+    if (member) {
+        return member;
     }
-    struct oh_group_member *member = malloc(sizeof *member);
+    member = malloc(sizeof *member);
     if (!member) {
         OH_WARN("out of memory for the communicators of a group");
         return NULL;

@@ -68,12 +68,14 @@ static ncclResult_t check_capture(const struct oh_group_member *member, struct o
 /* NCCL's rule for several communicators (doLaunches): all are captured, maybe by several graphs, or none. */
 static ncclResult_t check_captures(void)
 {
-    const struct oh_group_member *first = first_ordered();
-    for (const struct oh_group_member *member = first; member; member = member->next) {
-        if (member->streams && (member->streams->capture != 0) != (first->streams->capture != 0)) {
-            OH_WARN("the communicators of a group must be captured all, or not at all");
-            return ncclInvalidUsage;
-        }
+    bool some = false, others = false;
+    for (const struct oh_group_member *member = oh_group.members; member; member = member->next) {
+        some |= member->streams && member->streams->capture != 0;
+        others |= member->streams && member->streams->capture == 0;
+    }
+    if (some && others) {
+        OH_WARN("the communicators of a group must be captured all, or not at all");
+        return ncclInvalidUsage;
     }
     return ncclSuccess;
 }
@@ -161,7 +163,8 @@ static ncclResult_t begin_verified(void)
         if (call->verified.count > 0) {
             OH_TRY(joined ? ncclSuccess : join_verified());
             joined = true;
-            OH_TRY(oh_verified_begin(call, first_in(oh_group_member_find(call->comm), OH_GROUP_PART_NCCL)->stream));
+            const struct oh_group_stream *first = first_in(oh_group_member_find(call->comm), OH_GROUP_PART_NCCL);
+            OH_TRY(oh_verified_begin(call, first ? first->stream : call->stream));
         }
     }
     return ncclSuccess;
