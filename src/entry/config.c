@@ -16,7 +16,10 @@
 
 #define UNDEFINED INT_MIN /* NCCL_CONFIG_UNDEF_INT */
 
-/* The public fields of ncclConfig_t, in the order of NCCL 2.32; nccl.h may be older, with fewer. */
+/*
+ * The public fields of ncclConfig_t, in the order of NCCL 2.32; nccl.h may be older, with fewer. The last is the one
+ * behind those of 2.30.7 in the list of nccl4py's NCCLConfig (documentation of 2.32.3), which has nccl.h's order.
+ */
 struct nccl_config {
     size_t size;
     unsigned magic, version;
