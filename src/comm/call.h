@@ -104,7 +104,8 @@ struct oh_call {
 /*
  * Begins a call. Returns OH_ROUTE_NCCL: the caller makes the call (oh_call_forward), and passes its result to
  * oh_call_end. Else sets *result_p, the result of the call: onehop executes it, the group keeps it, or it is refused
- * with an error, which is logged. `call` may end with the caller's block.
+ * with an error, which is logged. `call` may end with the caller's block. The caller uses the communicator until after
+ * oh_call_end.
  */
 enum oh_route oh_call_begin(struct oh_call *call, ncclResult_t *result_p);
 

@@ -57,14 +57,26 @@ struct oh_comm_identity {
 };
 
 /*
- * Around what may block, where the caller uses the communicator after it: another thread may abort the communicator
- * meanwhile, and it must not be freed under this one. Any thread.
+ * Returns the communicator of a handle; NULL: onehop does not know it. The caller uses it up to oh_comm_release:
+ * another thread may abort it meanwhile, and it is not freed under this one. Lock-free; any thread.
  */
+struct oh_comm *oh_comm_find(ncclComm_t nccl);
+
+/* One more use, by a caller that has one. Any thread. */
 void oh_comm_retain(struct oh_comm *comm);
 void oh_comm_release(struct oh_comm *comm);
 
-/* Returns the communicator of a handle; NULL: onehop does not know it. Lock-free; any thread. */
-struct oh_comm *oh_comm_find(ncclComm_t nccl);
+/* A variable for a communicator that the caller uses up to the end of the block; NULL: none. */
+static inline void oh_comm_leave_scope(struct oh_comm *const *comm)
+{
+    if (*comm) {
+        oh_comm_release(*comm);
+    }
+}
+#define OH_COMM_SCOPE(name_) struct oh_comm *name_ __attribute__((cleanup(oh_comm_leave_scope))) = NULL
+
+/* Returns whether the handle of a communicator that the caller uses still means it. Any thread. */
+bool oh_comm_is_registered(const struct oh_comm *comm);
 
 /* The identity, which lives as long as the communicator: its first member. */
 static inline struct oh_comm_identity *oh_comm_id(const struct oh_comm *comm)
@@ -105,7 +117,7 @@ ncclResult_t oh_creations_end(const struct oh_nccl *library, struct oh_comm *lis
  * A copy of NCCL creates a communicator. Publishes this rank's presence if it is the first. Returns the context, not
  * NULL, that NCCL passes to oh_initial_comm_add_end when the communicator ends. That function returns the communicator
  * if the program ends it by an address from before the hooks: the caller passes it to oh_comm_forget, since NCCL may
- * reuse its handle.
+ * reuse its handle, and uses it until then.
  */
 void *oh_initial_comm_add_creation(const struct oh_nccl *nccl, uint64_t id, int nranks, int rank,
                                    const struct oh_comm_config *config);
@@ -119,7 +131,8 @@ extern atomic_bool oh_initial_comm_expected __attribute__((visibility("hidden"))
 
 /*
  * Registers the communicator if an unknown handle, in a call of `nccl`, is its; returns NULL if not, or if that is
- * unknown. is_counted: all ranks count the call: then an unknown communicator is given up. Keeps errno.
+ * unknown. The caller uses it, as after oh_comm_find. is_counted: all ranks count the call: then an unknown
+ * communicator is given up. Keeps errno.
  */
 struct oh_comm *oh_initial_comm_find(const struct oh_nccl *nccl, ncclComm_t comm, bool is_counted);
 
@@ -154,8 +167,10 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res);
 /*
  * Before NCCL destroys the communicator. Returns as oh_comm_finalize does, and lets kernels that wait leave if the
  * program is told. If nobody can be told, they go on waiting. Forgets the communicator.
+ * *is_there_p false: another thread has aborted it meanwhile, and NCCL must not see it any more; returns
+ * ncclInternalError.
  */
-ncclResult_t oh_comm_destroy(struct oh_comm *comm);
+ncclResult_t oh_comm_destroy(struct oh_comm *comm, bool *is_there_p);
 
 /*
  * NCCL has suspended the communicator, on all ranks: calls are NCCL's from now on. Forgets it, which frees its memory.
@@ -173,7 +188,10 @@ bool oh_comm_is_in_use(const struct oh_comm *comm);
 /* NCCL has revoked the communicator, and refuses calls itself from now on: an earlier failure counts no more. */
 void oh_comm_revoked(struct oh_comm *comm);
 
-/* Forgets the communicator before NCCL frees it: NCCL may return the same handle to another thread at once. */
+/*
+ * Forgets the communicator before NCCL frees it: NCCL may return the same handle to another thread at once. Ends the
+ * caller's use.
+ */
 void oh_comm_forget(struct oh_comm *comm);
 
 /* Has the memory of retired communicators freed in the background. Waits 50 ms at most, and mostly far less. */

@@ -165,7 +165,6 @@ struct oh_health {
 
 /* attach/reclaim.c */
 struct oh_reclaim {
-    atomic_uint users; /* uses between oh_comm_retain and oh_comm_release */
     bool peers_closed;
     unsigned failures; /* of the driver, while memory was freed */
     struct oh_job job;
@@ -173,7 +172,8 @@ struct oh_reclaim {
 
 struct oh_comm {
     struct oh_comm_identity id;
-    atomic_uint state; /* enum oh_comm_state; changed by oh_comm_enter alone */
+    struct oh_comm_slot *slot; /* in the registry, until it is freed; NULL: it was never registered */
+    atomic_uint state;         /* enum oh_comm_state; changed by oh_comm_enter alone */
     struct oh_segment segment;
     struct oh_staging staging;
     struct oh_attach attach;
@@ -292,13 +292,24 @@ static inline ncclResult_t oh_comm_error(const struct oh_comm *comm)
     return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
 }
 
+/* Returns whether a thread uses the communicator, which is not registered any more. Any thread. */
+bool oh_comm_is_used(const struct oh_comm *comm);
+
 /* --- core: state.c, registry.c, redop.c --------------------------------------------------------------------------- */
 
 /* Frees what oh_comm_shrinks keeps; with the communicator. */
 void oh_comm_shrinks_free(struct oh_comm *comm);
 
+/*
+ * oh_registry_add counts a use of the caller's, as oh_comm_find does. oh_registry_remove: the counts move to those of
+ * ended communicators. Returns false if another thread was faster: then that thread ends the communicator.
+ * oh_registry_free_slot: before the communicator is freed.
+ */
 ncclResult_t oh_registry_add(struct oh_comm *comm);
-void oh_registry_remove(struct oh_comm *comm); /* its counts move to those of ended communicators */
+bool oh_registry_remove(struct oh_comm *comm);
+void oh_registry_free_slot(struct oh_comm *comm);
+
+/* Visits all registered communicators, with the registry's mutex held: `visit` may retain them. */
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);
 
 /* Forgets one op, if it is known; all. */

@@ -14,8 +14,10 @@
 static ncclResult_t make(struct oh_call *call, ncclComm_t comm, const void *caller)
 {
     ncclResult_t res;
+    OH_COMM_SCOPE(ours);
     call->handle = comm;
-    OH_TRY(oh_handle_find(comm, caller, oh_kind_has_kernels(call->kind), &call->comm, &call->nccl));
+    OH_TRY(oh_handle_find(comm, caller, oh_kind_has_kernels(call->kind), &ours, &call->nccl));
+    call->comm = ours;
     if (!call->comm) {
         if (oh_nccl_depth == 0) {
             oh_group_add_unknown(call->nccl->own, comm);
@@ -110,7 +112,7 @@ OH_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 OH_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
                                                 ncclScalarResidence_t residence, ncclComm_t comm)
 {
-    struct oh_comm *ours;
+    OH_COMM_SCOPE(ours);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     ncclResult_t res = OH_NCCL(nccl, RedOpCreatePreMulSum(op, scalar, type, residence, comm));

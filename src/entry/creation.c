@@ -93,13 +93,12 @@ OH_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ndev, const int *d
 
 OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, ncclComm_t *newcomm, ncclConfig_t *config)
 {
-    struct oh_comm *parent;
+    OH_COMM_SCOPE(parent);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
     if (!parent) {
         return nccl->CommSplit(comm, color, order, newcomm, config);
     }
-    oh_comm_retain(parent);
     uint64_t sequence = oh_comm_id(parent)->child_count++; /* the same on all ranks, those without a colour too */
     struct oh_comm *created = NULL;
     if (color != NCCL_SPLIT_NOCOLOR && newcomm) {
@@ -107,9 +106,7 @@ OH_EXPORT ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int order, nccl
     }
     ncclResult_t res = OH_NCCL(nccl, CommSplit(comm, color, order, newcomm, config));
     oh_comm_id(parent)->child_count -= oh_nccl_is_rejected(res);
-    res = oh_creations_end(nccl->own, created, res);
-    oh_comm_release(parent);
-    return res;
+    return oh_creations_end(nccl->own, created, res);
 }
 
 /* The arguments that NCCL accepts (ncclCommInitChildComm, src/init.cc of 2.28.9). */
@@ -127,14 +124,13 @@ static bool can_shrink(const struct oh_comm *parent, const int *excluded, int co
 OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count, ncclComm_t *newcomm,
                                       ncclConfig_t *config, int flags)
 {
-    struct oh_comm *parent;
+    OH_COMM_SCOPE(parent);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
     OH_TRY(nccl->CommShrink ? ncclSuccess : oh_nccl_refuse_missing("ncclCommShrink"));
     if (!parent || !can_shrink(parent, excluded, count, newcomm)) {
         return OH_NCCL(nccl, CommShrink(comm, excluded, count, newcomm, config, flags));
     }
-    oh_comm_retain(parent);
     if (flags & 1) {
         oh_comm_abort(parent);
     }
@@ -146,16 +142,14 @@ OH_EXPORT ncclResult_t ncclCommShrink(ncclComm_t comm, int *excluded, int count,
     if (shrinks) {
         *shrinks -= oh_nccl_is_rejected(res);
     }
-    res = oh_creations_end(nccl->own, created, res);
-    oh_comm_release(parent);
-    return res;
+    return oh_creations_end(nccl->own, created, res);
 }
 
 /* Ranks of the parent pass it, and one of them or all the id; new ranks pass the id. */
 OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqueId *id, int rank, ncclComm_t *newcomm,
                                     ncclConfig_t *config)
 {
-    struct oh_comm *parent;
+    OH_COMM_SCOPE(parent);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &parent, &nccl));
     OH_TRY(nccl->CommGrow ? ncclSuccess : oh_nccl_refuse_missing("ncclCommGrow"));
@@ -163,15 +157,11 @@ OH_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int nranks, const ncclUniqu
         return OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config));
     }
     const struct oh_key key = id ? oh_key_of_ids(id, 1) : (struct oh_key){{0}};
-    if (parent) {
-        oh_comm_retain(parent);
-    }
     struct oh_comm *created = begin_any_creation(parent, id ? &key : NULL, config, newcomm, true);
     ncclResult_t res =
         oh_creations_end(nccl->own, created, OH_NCCL(nccl, CommGrow(comm, nranks, id, rank, newcomm, config)));
     if (parent) {
         oh_comm_id(parent)->child_count -= oh_nccl_is_rejected(res);
-        oh_comm_release(parent);
     }
     return res;
 }

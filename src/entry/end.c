@@ -20,19 +20,17 @@ static ncclResult_t first_failure(ncclResult_t res, ncclResult_t failure)
 
 OH_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
-    struct oh_comm *ours;
+    OH_COMM_SCOPE(ours);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     if (!ours) {
         return OH_NCCL(nccl, CommFinalize(comm));
     }
-    oh_comm_retain(ours);
     ncclResult_t res = oh_comm_await(ours);
     if (res == ncclSuccess) {
         res = OH_NCCL(nccl, CommFinalize(comm));
         res = first_failure(res, oh_comm_finalize(ours, res));
     }
-    oh_comm_release(ours);
     return res;
 }
 
@@ -40,12 +38,16 @@ OH_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     struct oh_comm *ours;
     const struct oh_nccl *nccl;
+    bool is_there;
     oh_stats_expect_calls(false);
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     if (!ours) {
         return nccl->CommDestroy(comm);
     }
-    const ncclResult_t failure = oh_comm_destroy(ours);
+    const ncclResult_t failure = oh_comm_destroy(ours, &is_there);
+    if (!is_there) {
+        return failure;
+    }
     const ncclResult_t res = OH_NCCL(nccl, CommDestroy(comm));
     OH_KEEP_ERRNO();
     oh_comms_reclaim();
@@ -82,14 +84,13 @@ OH_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm)
 
 OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
-    struct oh_comm *ours;
+    OH_COMM_SCOPE(ours);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     OH_TRY(nccl->CommRevoke ? ncclSuccess : oh_nccl_refuse_missing("ncclCommRevoke"));
     if (!ours) {
         return OH_NCCL(nccl, CommRevoke(comm, flags));
     }
-    oh_comm_retain(ours);
     /* NCCL waits for the device, so kernels end before, unless NCCL will reject the call: 2.28.9 rejects flags, and
      * communicators that are finalized or revoked. */
     bool first = flags == 0 && oh_comm_is_in_use(ours);
@@ -106,7 +107,6 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
         }
         oh_comm_revoked(ours);
     }
-    oh_comm_release(ours);
     if (res == ncclSuccess) {
         log_end(comm, "revoked", begin_ns, nccl_ns);
     }
@@ -119,7 +119,7 @@ OH_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
  */
 OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
 {
-    struct oh_comm *ours;
+    OH_COMM_SCOPE(ours);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     OH_TRY(nccl->CommSuspend ? ncclSuccess : oh_nccl_refuse_missing("ncclCommSuspend"));
@@ -130,21 +130,21 @@ OH_EXPORT ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
     if (!ours) {
         return OH_NCCL(nccl, CommSuspend(comm, flags));
     }
-    oh_comm_retain(ours);
     ncclResult_t res = OH_NCCL(nccl, CommSuspend(comm, flags));
     OH_KEEP_ERRNO();
     if (res == ncclSuccess || res == ncclInProgress) {
         res = first_failure(res, oh_comm_suspend(ours));
         OH_INFO("comm %p: suspended: NCCL executes all later calls", (void *)comm);
     }
-    oh_comm_release(ours);
+    oh_comm_release(ours); /* before: what is used is not freed */
+    ours = NULL;
     oh_comms_reclaim();
     return res;
 }
 
 OH_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
-    struct oh_comm *ours;
+    OH_COMM_SCOPE(ours);
     const struct oh_nccl *nccl;
     OH_TRY(oh_handle_find(comm, OH_CALLER(), false, &ours, &nccl));
     return ours ? oh_comm_get_async_error(ours, nccl, error) : OH_NCCL(nccl, CommGetAsyncError(comm, error));

@@ -36,8 +36,9 @@ bool oh_entry_is_forked(void);
 
 /*
  * Finds the communicator of a handle (NULL: unknown), and the NCCL that made it, or else the NCCL that `caller` (a
- * return address) means. is_counted: all ranks count the call. Returns ncclSuccess, or ncclSystemError (logged): no
- * NCCL is loaded.
+ * return address) means. The caller uses the communicator, as after oh_comm_find, up to the end of OH_COMM_SCOPE,
+ * or to a function that ends the use. is_counted: all ranks count the call. Returns ncclSuccess, or ncclSystemError
+ * (logged): no NCCL is loaded.
  */
 ncclResult_t oh_handle_find(ncclComm_t handle, const void *caller, bool is_counted, struct oh_comm **comm_p,
                             const struct oh_nccl **nccl_p);

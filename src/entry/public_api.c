@@ -51,8 +51,9 @@ OH_EXPORT int onehopProcessInfo(onehop_process_info_t *info, size_t size)
 
 OH_EXPORT int onehopCommInfo(const void *nccl_comm, onehop_comm_info_t *info, size_t size)
 {
-    struct oh_comm *comm = oh_comm_find((ncclComm_t)nccl_comm);
+    OH_COMM_SCOPE(comm);
     onehop_comm_info_t full;
+    comm = oh_comm_find((ncclComm_t)nccl_comm);
     if (!comm || !info) {
         return -1;
     }

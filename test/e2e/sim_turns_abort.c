@@ -75,6 +75,11 @@ static void abort_in_finalize(const struct rank *self)
     abort_served(self, ncclCommFinalize);
 }
 
+static void abort_in_destroy(const struct rank *self)
+{
+    abort_served(self, ncclCommDestroy);
+}
+
 /* onehop waits for the call, as it does not with stock NCCL. */
 static void abort_in_suspend(const struct rank *self)
 {
@@ -155,6 +160,25 @@ static void abort_beside(const struct rank *self)
     MUST(turn_state_of(other) != ncclSuccess);
     MUST(turn_sum(self, other, self->ones, self->other, SMALL) != ncclSuccess);
     MUST(ncclCommAbort(other) == ncclSuccess);
+}
+
+static void *ask(void *comm)
+{
+    ncclResult_t state;
+    ncclCommGetAsyncError(comm, &state); /* maybe an error: the communicator may have ended */
+    return NULL;
+}
+
+/* A thread asks for the state, and NCCL answers late: onehop has no memory of the communicator, and frees it at once.
+ */
+static void abort_while_asked(const struct rank *self)
+{
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, true);
+    pthread_t asking;
+    turn_start(ask, comm, &asking);
+    usleep(LATE_US);
+    MUST(ncclCommAbort(comm) == ncclSuccess);
+    pthread_join(asking, NULL);
 }
 
 /* --- other orders ------------------------------------------------------------------------------------------------- */
@@ -273,6 +297,7 @@ static void differ(const struct rank *self)
 
 const struct turn_case turn_abort_cases[] = {
     {"abort", abort_in_finalize, THREADS(2)}, {"suspend", abort_in_suspend, THREADS(2)},
+    {"quit", abort_in_destroy, THREADS(2)},   {"asked", abort_while_asked, THREADS(2)},
     {"abandon", abandon, THREADS(2)},         {"revoke", abort_in_revoke, THREADS(2)},
     {"group", abort_in_group, THREADS(2)},    {"beside", abort_beside, THREADS(2)},
     {"between", abort_between, THREADS(2)},   {"cut", cut, THREADS(2)},

@@ -42,9 +42,11 @@ export ONEHOP_MAX_BYTES=64K
 SIMNODE_NCCL_DELAY_US=300000 expect_both reject "NCCL rejects ncclCommFinalize: calls go on"
 # NCCL is no measure where two threads use what one of them frees. Freed memory is filled, so that a use of it is seen.
 expect_onehop abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"
+expect_onehop quit "the same in ncclCommDestroy: the communicator ends once"
 SIMNODE_NCCL_DELAY_US=1500000 MALLOC_PERTURB_=165 expect_onehop fallen "another thread aborts a communicator that has fallen back in a group while NCCL launches it: NCCL is not asked for its state"
 SIMNODE_NCCL_DELAY_US=1500000 expect_onehop cut "another thread aborts a communicator of a group that waits for NCCL: the other one's call is made, or fails"
 MALLOC_PERTURB_=165 expect_onehop abandon "the same while NCCL waits: onehop uses nothing that the abort has freed" 0:FAIL
+SIMNODE_NCCL_ANSWER_US=1000000 MALLOC_PERTURB_=165 expect_onehop asked "a thread asks for the state of a communicator, and another one aborts: onehop uses nothing that the abort has freed" 0:FAIL
 expect_onehop suspend "a thread waits in ncclCommSuspend, and another one aborts: an error"
 expect_onehop pause "ncclCommSuspend in a group with calls of the communicator is refused, whatever call is the last" 0:FAIL
 MALLOC_ARENA_MAX=1 expect_onehop revoke "the same in ncclCommRevoke: onehop changes nothing that the abort has freed" 0:FAIL

@@ -127,6 +127,7 @@ static void *watch(void *user)
         say_created(comm, self->rank, RANKS);
         usleep((useconds_t)(rand_r(&seed) % 200));
     }
+    oh_comm_release(comm);
     return NULL;
 }
 

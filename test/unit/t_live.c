@@ -110,6 +110,8 @@ static void *come_and_go(void *argument)
             atomic_fetch_add(&counted, 1);
         }
         oh_registry_remove(comm);
+        oh_comm_release(comm);
+        oh_registry_free_slot(comm); /* as oh_comm_free does */
     }
     return NULL;
 }

@@ -37,16 +37,21 @@ static void *use(void *comm)
 
 static void test_use(void)
 {
+    static char handle[64];
     pthread_t other;
-    ncclComm_t nccl = NULL;
+    ncclComm_t nccl = (ncclComm_t)(void *)handle;
     const struct oh_key key = oh_key_random();
     struct oh_comm *comm = oh_creation_begin(&key, &(struct oh_comm_config)OH_COMM_CONFIG_DEFAULT, NULL, &nccl, false);
     tap_ok(comm && count_mappings() == 1, "a communicator has a segment");
+    unit_need(oh_creation_register(comm, nccl) ? comm : NULL);
     tap_ok(pthread_create(&other, NULL, use, comm) == 0, "another thread uses it, too");
     use(comm);
     pthread_join(other, NULL);
-    oh_comm_retain(comm);
+    tap_ok(oh_comm_find(nccl) == comm, "who finds it uses it");
     oh_comm_retain(comm); /* as in a group */
+    tap_ok(oh_registry_remove(comm) && !oh_registry_remove(comm), "one thread ends it");
+    tap_ok(!oh_comm_find(nccl), "then it is not found");
+    oh_comm_release(comm); /* the use of the thread that has registered it */
     oh_comm_free(comm);
     for (int i = 0; i < 3; i++) {
         oh_comms_reclaim();
@@ -117,6 +122,15 @@ static void *forget(void *comm)
     return NULL;
 }
 
+static bool is_found(ncclComm_t nccl)
+{
+    struct oh_comm *comm = oh_comm_find(nccl);
+    if (comm) {
+        oh_comm_release(comm);
+    }
+    return comm != NULL;
+}
+
 static void test_report(void)
 {
     static char handle[64];
@@ -126,10 +140,10 @@ static void test_report(void)
     pthread_t other;
     block_messages();
     pthread_create(&other, NULL, forget, comm);
-    for (int i = 0; i < MOST_MS && oh_comm_find(nccl); i++) {
+    for (int i = 0; i < MOST_MS && is_found(nccl); i++) {
         usleep(1000);
     }
-    tap_ok(!oh_comm_find(nccl), "a communicator that ends is not found while its statistics are written");
+    tap_ok(!is_found(nccl), "a communicator that ends is not found while its statistics are written");
     pass_messages(other);
 }
 

@@ -23,7 +23,8 @@ void oh_creation_cancel(struct oh_comm *comm);
 
 /*
  * NCCL has returned the handle, which the registry does not have; the creation itself may still go on in the
- * background. oh_comm_created follows. False: there is no room in the registry, and the communicator is freed.
+ * background. The caller uses it, as after oh_comm_find; oh_comm_created follows. False: there is no room in the
+ * registry, and the communicator is freed.
  */
 bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl);
 
@@ -176,7 +177,7 @@ void oh_agreement_end(struct oh_comm *comm);
 
 /* --- reclaim.c ---------------------------------------------------------------------------------------------------- */
 
-/* Nobody knows the communicator any more: frees it, once kernels, graphs and peers are done with it. */
+/* Nobody finds the communicator any more: frees it, once threads, kernels, graphs and peers are done with it. */
 void oh_comm_free(struct oh_comm *comm);
 
 /* The communicator is not served, which is logged: gives up segment and staging memory. */
@@ -196,7 +197,10 @@ void oh_comm_leave(struct oh_comm *comm, enum oh_end end);
  */
 ncclResult_t oh_comm_report_end(struct oh_comm *comm);
 
-/* Ends a communicator that has left the registry. Its memory is freed when nothing uses it any more. */
+/*
+ * Ends a communicator that this thread has removed from the registry, and the thread's use. The memory is freed when
+ * nothing uses it any more.
+ */
 void oh_comm_retire(struct oh_comm *comm);
 
 #endif

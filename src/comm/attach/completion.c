@@ -24,9 +24,12 @@ static bool register_comm(struct oh_comm *comm, ncclComm_t nccl)
 {
     struct oh_comm *stale;
     while ((stale = oh_comm_find(nccl))) {
-        oh_registry_remove(stale);
-        oh_comm_report_end(stale);
-        oh_comm_retire(stale);
+        if (oh_registry_remove(stale)) {
+            oh_comm_report_end(stale);
+            oh_comm_retire(stale);
+        } else {
+            oh_comm_release(stale);
+        }
     }
     return oh_creation_register(comm, nccl);
 }
@@ -58,6 +61,7 @@ static void finish_creation(struct oh_comm *comm)
         oh_creation_cancel(comm);
     } else if (register_comm(comm, nccl)) {
         oh_comm_created(comm, &rank);
+        oh_comm_release(comm);
     }
     if (nccl) {
         oh_initial_comm_creation_end(library);
@@ -69,7 +73,9 @@ static void await_creation(struct oh_comm *comm)
 {
     const ncclComm_t nccl = is_child(comm) ? NULL : handle_of(comm);
     if (nccl) {
-        register_comm(comm, nccl);
+        if (register_comm(comm, nccl)) {
+            oh_comm_release(comm);
+        }
     } else if (comm->id.parent) {
         oh_creation_watch(comm);
     } else {

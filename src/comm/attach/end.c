@@ -98,10 +98,10 @@ void oh_comms_print_stats(void)
 void oh_comm_retire(struct oh_comm *comm)
 {
     oh_comm_leave(comm, OH_END_DESTROYED);
-    oh_comm_ops_forget(comm);
     cancel_creations(comm);
     oh_attach_await(comm);
-    oh_comm_free(comm); /* the caller reclaims when NCCL's part is done */
+    oh_comm_release(comm); /* before it is freed: most communicators are free at once then */
+    oh_comm_free(comm);    /* the caller reclaims when NCCL's part is done */
 }
 
 static void abandon(struct oh_comm *comm, void *unused)

@@ -88,7 +88,11 @@ struct oh_comm *oh_initial_comm_add_end(const void *context)
     OH_KEEP_ERRNO();
     OH_LOCK(&mutex);
     give_up();
-    return owner == getpid() ? initial : NULL;
+    if (!initial || owner != getpid()) {
+        return NULL;
+    }
+    oh_comm_retain(initial); /* registered: who ends it waits for the mutex first (oh_initial_comm_forget) */
+    return initial;
 }
 
 /*

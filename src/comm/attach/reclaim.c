@@ -39,15 +39,10 @@ static void add_to_retired(struct oh_comm *comm)
     oh_bgthread_add(&worker, &comm->reclaim.job);
 }
 
-static bool is_used(const struct oh_comm *comm)
-{
-    return atomic_load_explicit(&comm->reclaim.users, memory_order_acquire) > 0; /* pairs with oh_comm_release */
-}
-
 /* No kernel runs or can start, by a graph or by a call under way, and the monitor does not use it any more. */
 static CUresult await_quiet(struct oh_comm *comm)
 {
-    if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 || is_used(comm)) {
+    if (atomic_load_explicit(&comm->order.graphs, memory_order_acquire) > 0 || oh_comm_is_used(comm)) {
         return CUDA_ERROR_NOT_READY;
     }
     OH_TRY(comm->order.unrecorded ? CUDA_ERROR_UNKNOWN : oh_order_query(comm));
@@ -107,6 +102,8 @@ static void abandon_memory(struct oh_comm *comm)
 
 static void free_comm(struct oh_comm *comm)
 {
+    oh_registry_free_slot(comm);
+    oh_comm_ops_forget(comm);
     oh_comm_shrinks_free(comm);
     oh_segment_discard(&comm->attach.parent_segment);
     oh_segment_discard(&comm->segment);
@@ -176,7 +173,7 @@ void oh_comm_detach(struct oh_comm *comm)
 void oh_comm_free(struct oh_comm *comm)
 {
     oh_segment_unlink(&comm->segment); /* of a grown communicator without a call: the process may end before the rest */
-    if (is_used(comm) || comm->staging.context.handle) { /* a thread that uses it may be writing the handle */
+    if (oh_comm_is_used(comm) || comm->staging.context.handle) { /* a thread that uses it may be writing the handle */
         add_to_retired(comm);
     } else {
         free_comm(comm);

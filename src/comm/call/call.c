@@ -74,12 +74,8 @@ static ncclResult_t begin_alone(struct oh_call *call)
 
 enum oh_route oh_call_begin(struct oh_call *call, ncclResult_t *result_p)
 {
-    oh_comm_retain(call->comm); /* this function, or NCCL's, may block */
     *result_p = oh_group_is_open() ? oh_group_add(call) : begin_alone(call);
     call->route = *result_p == ncclSuccess ? call->route : OH_ROUTE_NONE;
-    if (call->route != OH_ROUTE_NCCL) {
-        oh_comm_release(call->comm);
-    }
     return call->route;
 }
 
@@ -114,10 +110,7 @@ ncclResult_t oh_call_end(struct oh_call *call, ncclResult_t result)
         return result;
     }
     if (call->kind == OH_CALL_OP_DESTROY) {
-        result = end_op(call, result);
-    } else {
-        result = oh_group_is_open() ? oh_group_note_result(result) : end_nccl(call, result);
+        return end_op(call, result);
     }
-    oh_comm_release(call->comm);
-    return result;
+    return oh_group_is_open() ? oh_group_note_result(result) : end_nccl(call, result);
 }

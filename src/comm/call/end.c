@@ -43,7 +43,6 @@ static bool await_kernels(struct oh_comm *comm, CUresult (*query)(const struct o
     CUresult result;
     unsigned failures = 0;
     const bool was_aborted = oh_comm_is_aborted(comm); /* or revoked: NCCL still has it */
-    oh_comm_retain(comm);
     while (may_await_kernels(comm) && (result = query(comm)) != CUDA_SUCCESS) {
         failures += result != CUDA_ERROR_NOT_READY;
         if (failures >= QUERY_TRIES) {
@@ -51,9 +50,7 @@ static bool await_kernels(struct oh_comm *comm, CUresult (*query)(const struct o
         }
         usleep(QUERY_US);
     }
-    const bool is_there = was_aborted || !oh_comm_is_aborted(comm);
-    oh_comm_release(comm);
-    return is_there;
+    return was_aborted || !oh_comm_is_aborted(comm);
 }
 
 /* The failure of a communicator with kernels that wait; ncclSuccess: none. */
@@ -90,15 +87,20 @@ ncclResult_t oh_comm_finalize(struct oh_comm *comm, ncclResult_t res)
     return differs != ncclSuccess ? differs : failure_of_kernels(comm);
 }
 
-static void forget(struct oh_comm *comm, bool reports)
+/* Ends the caller's use. Returns false if another thread was faster, which ends the communicator. */
+static bool forget(struct oh_comm *comm, bool reports)
 {
     oh_initial_comm_forget(comm);
     oh_group_forget(comm);
-    oh_registry_remove(comm); /* first: writing the report may take long */
+    if (!oh_registry_remove(comm)) { /* first: writing the report may take long */
+        oh_comm_release(comm);
+        return false;
+    }
     if (reports) {
         oh_comm_report_end(comm);
     }
     oh_comm_retire(comm);
+    return true;
 }
 
 void oh_comm_forget(struct oh_comm *comm)
@@ -107,15 +109,23 @@ void oh_comm_forget(struct oh_comm *comm)
     forget(comm, true);
 }
 
-ncclResult_t oh_comm_destroy(struct oh_comm *comm)
+ncclResult_t oh_comm_destroy(struct oh_comm *comm, bool *is_there_p)
 {
     OH_KEEP_ERRNO();
-    await_end(comm); /* also if it is non-blocking: NCCL's call blocks then, too (2.28.9, src/group.cc: destroyFlag) */
+    /* Also if it is non-blocking: NCCL's call blocks then, too (2.28.9, src/group.cc: destroyFlag). */
+    *is_there_p = await_end(comm);
+    if (!*is_there_p) { /* the thread that has aborted it forgets it */
+        oh_comm_release(comm);
+        return ncclInternalError;
+    }
     const ncclResult_t differs = oh_difference_log(comm), failure = failure_of_kernels(comm);
     if (failure != ncclSuccess) { /* the program is told */
         oh_kernels_abort(comm);
     }
-    forget(comm, !oh_group_is_open()); /* else the group's end reports */
+    *is_there_p = forget(comm, !oh_group_is_open()); /* else the group's end reports */
+    if (!*is_there_p) {
+        return ncclInternalError;
+    }
     return failure != ncclSuccess ? failure : differs;
 }
 
@@ -123,10 +133,11 @@ ncclResult_t oh_comm_suspend(struct oh_comm *comm)
 {
     OH_KEEP_ERRNO();
     const bool waits = comm->id.config.blocking && !oh_group_is_open(); /* else NCCL suspends it later */
-    if ((waits && !await_kernels(comm, oh_order_query)) || oh_comm_find(comm->id.nccl) != comm) {
+    if ((waits && !await_kernels(comm, oh_order_query)) || !oh_comm_is_registered(comm)) {
         return ncclInternalError; /* another thread has aborted it meanwhile */
     }
     if (atomic_load(&comm->order.graphs) == 0 && oh_order_query(comm) == CUDA_SUCCESS) {
+        oh_comm_retain(comm); /* the use that ends; the caller's goes on */
         oh_comm_forget(comm);
         return ncclSuccess;
     }

@@ -193,8 +193,7 @@ static ncclResult_t refuse_group(struct oh_comm *comm)
 static bool may_await(const struct oh_group_member *member)
 {
     struct oh_comm *comm = member->comm;
-    return !comm ||
-           (oh_comm_find(member->handle) == comm && !oh_comm_is_aborted(comm) && refuse_group(comm) == ncclSuccess);
+    return !comm || (oh_comm_is_registered(comm) && !oh_comm_is_aborted(comm) && refuse_group(comm) == ncclSuccess);
 }
 
 static ncclResult_t await_member(const struct oh_group_member *member)
@@ -234,7 +233,7 @@ ncclResult_t oh_group_await_ends(ncclResult_t res)
                oh_order_query_end(comm) == CUDA_ERROR_NOT_READY) {
             usleep(50);
         }
-        const bool is_destroyed = oh_comm_find(member->handle) != comm; /* or it is finalized */
+        const bool is_destroyed = !oh_comm_is_registered(comm); /* or it is finalized */
         const ncclResult_t of_comm = is_destroyed ? oh_comm_report_end(comm) : oh_difference_log(comm);
         differs = differs == ncclSuccess ? of_comm : differs;
     }

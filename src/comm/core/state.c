@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state.c - the states of a communicator, and counts
+ * state.c - the states of a communicator
  *
- * Does: Changes the state along the transitions that doc/design.md, "States", draws, counts the uses of a communicator,
- *    and how deep a thread is in NCCL.
+ * Does: Changes the state along the transitions that doc/design.md, "States", draws, and counts how deep a thread is in
+ *    NCCL.
  * Threads: any.
  * Owns: nothing.
  */
@@ -34,15 +34,4 @@ bool oh_comm_enter(struct oh_comm *comm, enum oh_comm_state state)
         }
     }
     return false;
-}
-
-void oh_comm_retain(struct oh_comm *comm)
-{
-    atomic_fetch_add_explicit(&comm->reclaim.users, 1, memory_order_relaxed);
-}
-
-void oh_comm_release(struct oh_comm *comm)
-{
-    /* release: the work is done before the count. Pairs with the acquire load in reclaim.c, which frees at zero. */
-    atomic_fetch_sub_explicit(&comm->reclaim.users, 1, memory_order_release);
 }
