@@ -2,6 +2,8 @@
 /* sim_turns_abort.c - cases of sim_turns: communicators that are aborted or revoked, or fail, while they are used */
 #include "test/e2e/sim_turns.h"
 
+#include <dlfcn.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,6 +183,57 @@ static void abort_while_asked(const struct rank *self)
     pthread_join(asking, NULL);
 }
 
+struct replacement {
+    const struct rank *self;
+    ncclComm_t comm, next;
+    atomic_bool is_aborting, is_there;
+};
+
+static void CUDA_CB await_replacement(void *user)
+{
+    const struct replacement *replacement = user;
+    while (!replacement->is_there) {
+        usleep(1000);
+    }
+}
+
+/* Aborts a communicator with a launch that blocks, and makes another one, before the launch goes on. */
+static void *replace_late(void *user)
+{
+    struct replacement *replacement = user;
+    usleep(2 * LATE_US);
+    replacement->is_aborting = true;
+    MUST(ncclCommAbort(replacement->comm) == ncclSuccess);
+    cf_use(replacement->self->worker, 0);
+    replacement->next = turn_make(replacement->self, 1, 1, 0, true);
+    replacement->is_there = true;
+    return NULL;
+}
+
+/* Calls behind what waits, until a launch blocks. */
+static void abort_in_launch(const struct rank *self)
+{
+    struct replacement replacement = {.self = self, .comm = turn_make(self, 0, 2, self->rank, true)};
+    onehop_comm_info_t info;
+    pthread_t replacing;
+    turn_warm_up(self, replacement.comm);
+    if (self->rank == 0) {
+        MUST(cuLaunchHostFunc(self->stream, await_replacement, &replacement) == CUDA_SUCCESS);
+        turn_start(replace_late, &replacement, &replacing);
+        while (!replacement.is_aborting) {
+            turn_sum(self, replacement.comm, self->ones, self->to, SMALL);
+        }
+        pthread_join(replacing, NULL);
+        int (*const describe)(const void *, onehop_comm_info_t *, size_t) =
+            (int (*)(const void *, onehop_comm_info_t *, size_t))dlsym(RTLD_DEFAULT, "onehopCommInfo");
+        MUST(describe && describe(replacement.next, &info, sizeof info) == 0);
+        MUST(info.calls_by_collective[ONEHOP_ALLREDUCE] == 0 && info.bytes == 0);
+        MUST(ncclCommDestroy(replacement.next) == ncclSuccess);
+    }
+    cf_barrier(self->worker);
+    MUST(self->rank == 0 || ncclCommAbort(replacement.comm) == ncclSuccess);
+}
+
 /* --- other orders ------------------------------------------------------------------------------------------------- */
 
 /* An abort before ncclGroupEnd, behind a call that onehop executes: NCCL has nothing of the group. */
@@ -296,11 +349,19 @@ static void differ(const struct rank *self)
 }
 
 const struct turn_case turn_abort_cases[] = {
-    {"abort", abort_in_finalize, THREADS(2)}, {"suspend", abort_in_suspend, THREADS(2)},
-    {"quit", abort_in_destroy, THREADS(2)},   {"asked", abort_while_asked, THREADS(2)},
-    {"abandon", abandon, THREADS(2)},         {"revoke", abort_in_revoke, THREADS(2)},
-    {"group", abort_in_group, THREADS(2)},    {"beside", abort_beside, THREADS(2)},
-    {"between", abort_between, THREADS(2)},   {"cut", cut, THREADS(2)},
-    {"fallen", fallen, PROCESSES(2)},         {"refuse", refuse, THREADS(2)},
-    {"differ", differ, THREADS(2)},           {.name = NULL},
+    {"abort", abort_in_finalize, THREADS(2)},
+    {"suspend", abort_in_suspend, THREADS(2)},
+    {"quit", abort_in_destroy, THREADS(2)},
+    {"asked", abort_while_asked, THREADS(2)},
+    {"replace", abort_in_launch, THREADS(2)},
+    {"abandon", abandon, THREADS(2)},
+    {"revoke", abort_in_revoke, THREADS(2)},
+    {"group", abort_in_group, THREADS(2)},
+    {"beside", abort_beside, THREADS(2)},
+    {"between", abort_between, THREADS(2)},
+    {"cut", cut, THREADS(2)},
+    {"fallen", fallen, PROCESSES(2)},
+    {"refuse", refuse, THREADS(2)},
+    {"differ", differ, THREADS(2)},
+    {.name = NULL},
 };

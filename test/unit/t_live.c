@@ -86,6 +86,11 @@ static void test_life(void)
            "and the sum of those that have ended has them");
     tap_ok(oh_live_ended_totals(&gone) == 1 && gone.bytes == 1000, "inside the process too");
     struct oh_live_entry *left = comms[2].live.entry - 1;
+    oh_live_add(&comms[3].live, comms[3].id.key.word[0]);
+    tap_ok(comms[3].live.entry == left + 2, "a row is not used again while a call may count there");
+    oh_live_remove(&comms[3].live);
+    oh_live_free(&comms[3].live);
+    oh_live_free(&comms[1].live);
     memset(&comms[1].live.counters, 0, sizeof comms[1].live.counters);
     oh_live_add(&comms[1].live, comms[1].id.key.word[0]);
     tap_ok(comms[1].live.entry == left && atomic_load(&left->counters.calls[1]) == 0, "a row is used again, from zero");
@@ -112,6 +117,7 @@ static void *come_and_go(void *argument)
         oh_registry_remove(comm);
         oh_comm_release(comm);
         oh_registry_free_slot(comm); /* as oh_comm_free does */
+        oh_live_free(&comm->live);
     }
     return NULL;
 }

@@ -109,6 +109,7 @@ bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl)
     oh_live_add(&comm->live, comm->id.key.word[0]);
     if (oh_registry_add(comm) != ncclSuccess) {
         oh_live_remove(&comm->live);
+        oh_live_free(&comm->live);
         discard(comm, "a rank has more communicators than onehop keeps track of");
         return false;
     }

@@ -103,6 +103,7 @@ static void abandon_memory(struct oh_comm *comm)
 static void free_comm(struct oh_comm *comm)
 {
     oh_registry_free_slot(comm);
+    oh_live_free(&comm->live);
     oh_comm_ops_forget(comm);
     oh_comm_shrinks_free(comm);
     oh_segment_discard(&comm->attach.parent_segment);

@@ -23,9 +23,11 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct oh_live_head local_head; /* where there is no page */
-static struct oh_live *page;           /* these three are guarded by mutex */
+static struct oh_live *page;           /* this and what follows is guarded by mutex */
 static struct oh_live_head *head = &local_head;
 static bool tried;
+/* Entries of communicators that are not freed. Not `used`, which is what readers see, and ends before. */
+static bool taken[OH_MAX_LIVE_ENTRIES];
 
 /* Returns false, with errno set, where the page cannot be had. */
 static bool reserve(int fd)
@@ -65,7 +67,7 @@ static struct oh_live *make_page(void)
 static struct oh_live_entry *free_entry(void)
 {
     for (uint32_t i = 0; i < OH_MAX_LIVE_ENTRIES; i++) {
-        if (!atomic_load_explicit(&page->entry[i].used, memory_order_relaxed)) {
+        if (!taken[i]) {
             return &page->entry[i];
         }
     }
@@ -94,6 +96,7 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
     struct oh_live_entry *entry = page ? free_entry() : NULL;
     if (entry) {
         uint32_t number = (uint32_t)(entry - page->entry);
+        taken[number] = true;
         memset(&entry->counters, 0, sizeof entry->counters);
         change(entry, &(struct oh_stats_record){.comm = comm}, true);
         if (atomic_load_explicit(&head->top, memory_order_relaxed) <= number) {
@@ -101,6 +104,7 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm)
         }
     }
     ref->entry = entry;
+    ref->taken = entry;
 }
 
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record)
@@ -132,6 +136,15 @@ void oh_live_remove(struct oh_live_ref *ref)
         change(entry, &(struct oh_stats_record){0}, false);
     }
     atomic_fetch_add_explicit(&head->sequence, 1, memory_order_release);
+}
+
+void oh_live_free(struct oh_live_ref *ref)
+{
+    if (ref->taken) {
+        OH_LOCK(&mutex);
+        taken[ref->taken - page->entry] = false;
+        ref->taken = NULL;
+    }
 }
 
 uint64_t oh_live_ended_totals(struct oh_stats_record *sum_p)

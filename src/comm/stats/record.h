@@ -177,7 +177,8 @@ struct oh_live {
 
 /* A communicator's part: its entry, and its counters where it has none. */
 struct oh_live_ref {
-    _Atomic(struct oh_live_entry *) entry; /* NULL: none */
+    _Atomic(struct oh_live_entry *) entry; /* NULL: none, or no longer */
+    struct oh_live_entry *taken;           /* the same up to oh_live_free */
     struct oh_counters counters;           /* see oh_live_counters */
     atomic_bool printed;                   /* the statistics of the communicator are */
 };
@@ -188,8 +189,14 @@ void oh_live_add(struct oh_live_ref *ref, uint64_t comm);
 /* Publishes the facts of `record`. */
 void oh_live_update(struct oh_live_ref *ref, const struct oh_stats_record *record);
 
-/* Frees the entry; its counters move to `ref`. Called by the thread that uses the communicator, or at its end. */
+/*
+ * Shows the communicator no more; its counters move to `ref`. The entry is no other communicator's before oh_live_free:
+ * the thread that uses the communicator may be in a call, which counts there.
+ */
 void oh_live_remove(struct oh_live_ref *ref);
+
+/* Nobody uses the communicator any more: the entry is free for another one. */
+void oh_live_free(struct oh_live_ref *ref);
 
 /* Where the communicator's calls are counted now. */
 static inline struct oh_counters *oh_live_counters(struct oh_live_ref *ref)
