@@ -10,6 +10,7 @@
 #include "comm/launch/launch.h"
 
 #include <sched.h>
+#include <stdlib.h>
 
 #include "gpu/context.h"
 #include "util/clock.h"
@@ -29,8 +30,6 @@ enum {
     LAUNCH_STEP = 2 * LAUNCH_SHARED
 };
 #define RECORD_NS (UINT64_C(100) * 1000 * 1000) /* a failure is told within 200 ms (doc/faults.md) */
-/* Communicators of a launch that one of them notes; the others are noted when they are polled. */
-#define MOST_PARTNERS 64
 
 static unsigned launch_state(unsigned launch)
 {
@@ -267,19 +266,32 @@ static bool is_under_way(unsigned launch)
     return launch_state(launch) == LAUNCH_GOING_ON || launch_state(launch) == LAUNCH_RECORDING;
 }
 
-/* The communicators of a launch. */
+/* The communicators of a launch. Without memory, the rest of them are noted when they are polled. */
 struct partners {
     unsigned launch;
-    unsigned count;
-    struct oh_comm *comm[MOST_PARTNERS]; /* in use */
+    size_t count, room;
+    struct oh_comm **comm; /* in use */
 };
+
+static bool has_room(struct partners *partners)
+{
+    if (partners->count == partners->room) {
+        const size_t room = partners->room ? 2 * partners->room : 16;
+        struct oh_comm **grown = realloc(partners->comm, room * sizeof(struct oh_comm *));
+        if (!grown) {
+            return false;
+        }
+        partners->comm = grown;
+        partners->room = room;
+    }
+    return true;
+}
 
 static void find_partner(struct oh_comm *comm, void *user)
 {
     struct partners *partners = user;
     const unsigned launch = oh_order_launch(comm);
-    if (is_under_way(launch) && launch_in(launch, LAUNCH_GOING_ON) == partners->launch &&
-        partners->count < MOST_PARTNERS) {
+    if (is_under_way(launch) && launch_in(launch, LAUNCH_GOING_ON) == partners->launch && has_room(partners)) {
         oh_comm_retain(comm);
         partners->comm[partners->count++] = comm;
     }
@@ -298,8 +310,9 @@ void oh_order_nccl_launched(struct oh_comm *comm, unsigned launch)
     if (launch_state(launch) != LAUNCH_NONE && (launch & LAUNCH_SHARED)) { /* another thread may be at the others */
         oh_registry_visit(find_partner, &partners);
     }
-    for (unsigned i = 0; i < partners.count; i++) {
+    for (size_t i = 0; i < partners.count; i++) {
         note_launched(partners.comm[i], partners.launch);
         oh_comm_release(partners.comm[i]);
     }
+    free(partners.comm);
 }
