@@ -112,4 +112,18 @@ bash -c '. "$0"; oh_copy_tree "$1" "$2"' "$abs_top_srcdir/scripts/lib.sh" "$tree
 files=$(cd "$scratch/copy" && find . -type f | sort | tr '\n' ' ')
 [ "$files" = "./.hidden/e ./build-aux/b ./configure ./scripts/lib.sh ./src/build-x/d " ]
 tap_point $? "a tree is copied with build-aux, and without builds" "$files"
+
+# The scripts are not installed: a user links or copies one.
+mkdir "$scratch/links" "$scratch/alone"
+for script in $(grep -l '^\. .*/lib\.sh"' "$abs_top_srcdir"/scripts/*); do
+    name=${script##*/}
+    ln -s "$script" "$scratch/links/$name"
+    cp "$script" "$scratch/alone"
+    "$scratch/links/$name" --help >"$scratch/help" 2>&1 && grep -q '^usage: ' "$scratch/help"
+    tap_point $? "scripts/$name by a link" "$(head -n 5 "$scratch/help")"
+    status=0
+    "$scratch/alone/$name" --help >"$scratch/help" 2>&1 || status=$?
+    [ "$status $(wc -l <"$scratch/help") $(grep -c '/lib.sh: No such file' "$scratch/help")" = "1 1 1" ]
+    tap_point $? "scripts/$name without lib.sh: a line says so" "$status: $(head -n 5 "$scratch/help")"
+done
 tap_done
