@@ -33,7 +33,11 @@ struct nccl_config {
     const char *comm_name;
     int collnet_enable;
     int cta_policy;
-    int later[8]; /* from shrinkShare to graphStreamOrdering */
+    /*
+     * From shrinkShare to graphStreamOrdering. With graphUsageMode 0 or 1 NCCL may leave out what orders graphs with
+     * other calls. onehop orders them whatever its value, since a missing order could make a result wrong.
+     */
+    int later[8];
     int launch_order_implicit;
 };
 
