@@ -186,6 +186,43 @@ static void test_reason(void)
     oh_segment_discard(&peer);
 }
 
+static void *warn(void *comm)
+{
+    const struct oh_call call = {.comm = comm, .count = 1, .type = ncclFloat32, .fallback = OH_FALLBACK_COMM};
+    oh_call_note_executed(&call);
+    return NULL;
+}
+
+static atomic_bool has_aborted;
+
+static void *abort_comm(void *comm)
+{
+    oh_comm_abort(comm);
+    atomic_store(&has_aborted, true);
+    return NULL;
+}
+
+/* NCCL executes an allreduce of a communicator that is to be invariant, which is logged; another thread aborts it. */
+static void test_warning(void)
+{
+    static char handle[64];
+    const struct oh_key key = oh_key_random();
+    struct oh_comm *comm = make_comm(&key, (ncclComm_t)(void *)handle);
+    pthread_t warning, aborting;
+    comm->id.config.invariant = true;
+    block_messages();
+    pthread_create(&warning, NULL, warn, comm);
+    usleep(200000); /* the thread waits for the pipe */
+    pthread_create(&aborting, NULL, abort_comm, comm);
+    for (int i = 0; i < MOST_MS && !atomic_load(&has_aborted); i++) {
+        usleep(1000);
+    }
+    tap_ok(atomic_load(&has_aborted), "an abort waits for no warning that is being written");
+    pass_messages(warning);
+    pthread_join(aborting, NULL);
+    oh_comm_forget(comm);
+}
+
 int main(void)
 {
     setenv("ONEHOP_DEBUG", "INFO", 1);
@@ -194,6 +231,7 @@ int main(void)
     test_use();
     test_report();
     test_reason();
+    test_warning();
     rmdir(folder);
     return tap_done();
 }

@@ -9,6 +9,8 @@
  */
 #include "comm/call/internal.h"
 
+#include <stdio.h>
+
 #include "comm/attach/attach.h"
 #include "comm/launch/launch.h"
 #include "comm/watch/watch.h"
@@ -129,9 +131,11 @@ static void warn_variant(const struct oh_call *call)
 {
     struct oh_comm *comm = call->comm;
     if (comm->id.config.invariant && comm->id.nranks != 1 && !comm->serve.warned_variant) {
+        char reason[OH_REASON_BYTES];
         comm->serve.warned_variant = true;
-        OH_LOCK(&comm->attach.mutex); /* guards the reason */
-        const char *reason = comm->attach.reason[0] ? comm->attach.reason : OH_PENDING_REASON;
+        pthread_mutex_lock(&comm->attach.mutex); /* not while the message is written, which may block */
+        snprintf(reason, sizeof reason, "%s", comm->attach.reason[0] ? comm->attach.reason : OH_PENDING_REASON);
+        pthread_mutex_unlock(&comm->attach.mutex);
         OH_WARN("comm %p rank %u nranks %u: not invariant, NCCL executes its allreduces: %s", OH_COMM_VALUES(comm),
                 call->fallback == OH_FALLBACK_COMM ? reason : oh_fallback_text(call->fallback));
     }
