@@ -26,9 +26,9 @@ void oh_group_begin(void)
     oh_group.depth++;
 }
 
-static ncclResult_t add_call(struct oh_call *call)
+/* Before a call gets a number, which would not be given back. */
+static ncclResult_t make_room(void)
 {
-    call->serial = oh_group.call_count;
     if (oh_group.call_count == oh_group.call_room) {
         const size_t room = oh_group.call_room ? 2 * oh_group.call_room : 16;
         struct oh_call *grown = realloc(oh_group.calls, room * sizeof *grown);
@@ -39,8 +39,13 @@ static ncclResult_t add_call(struct oh_call *call)
         oh_group.calls = grown;
         oh_group.call_room = room;
     }
-    oh_group.calls[oh_group.call_count++] = *call;
     return ncclSuccess;
+}
+
+static void add_call(struct oh_call *call)
+{
+    call->serial = oh_group.call_count;
+    oh_group.calls[oh_group.call_count++] = *call;
 }
 
 /* --- a call ------------------------------------------------------------------------------------------------------- */
@@ -65,7 +70,8 @@ static ncclResult_t keep(struct oh_group_member *member, struct oh_call *call)
     if (oh_call_has_work(call) && oh_comm_is_ordered(call->comm)) {
         OH_TRY(oh_group_stream_add(member, call, &stream));
     }
-    return add_call(call);
+    add_call(call);
+    return ncclSuccess;
 }
 
 /* NCCL makes the call, too, if it is chosen: in its part of the group, which comes before onehop's. */
@@ -132,11 +138,15 @@ static ncclResult_t add(struct oh_call *call)
     if (!member) {
         return ncclSystemError;
     }
+    OH_TRY(make_room());
     if (must_keep(call)) {
         return keep(member, call);
     }
     OH_TRY(add_routed(member, call));
-    return oh_kind_has_kernels(call->kind) ? add_call(call) : ncclSuccess;
+    if (oh_kind_has_kernels(call->kind)) {
+        add_call(call);
+    }
+    return ncclSuccess;
 }
 
 ncclResult_t oh_group_add(struct oh_call *call)
