@@ -50,7 +50,8 @@ struct oh_comm_identity {
     struct oh_shrinks *shrinks;    /* calls of ncclCommShrink on it, a list */
     uint32_t rank;                 /* this and nranks are 0 until NCCL has created the communicator */
     uint32_t nranks;
-    struct oh_comm *parent; /* this to next are for the creation; parent: of a split, or of one that grows out of it */
+    /* This to next are for the creation. parent: of a split, or of one that grows out of it; in use. */
+    struct oh_comm *parent;
     bool is_grow;
     ncclComm_t *nccl_p;   /* where NCCL writes the handle */
     struct oh_comm *next; /* list of creations */

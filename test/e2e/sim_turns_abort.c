@@ -183,6 +183,23 @@ static void abort_while_asked(const struct rank *self)
     pthread_join(asking, NULL);
 }
 
+/* A split in a group of a non-blocking communicator, which another thread aborts before ncclGroupEnd. */
+static void abort_parent(const struct rank *self)
+{
+    ncclComm_t comm = turn_make(self, 0, 2, self->rank, false), split = NULL;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    pthread_t aborting;
+    config.blocking = 0;
+    MUST(ncclGroupStart() == ncclSuccess);
+    const ncclResult_t made = ncclCommSplit(comm, 0, self->rank, &split, &config);
+    MUST(made == ncclSuccess || made == ncclInProgress);
+    turn_start(abort_late, comm, &aborting);
+    pthread_join(aborting, NULL);
+    usleep(TELL_US);
+    ncclGroupEnd();
+    usleep(TELL_US);
+}
+
 struct replacement {
     const struct rank *self;
     ncclComm_t comm, next;
@@ -349,19 +366,12 @@ static void differ(const struct rank *self)
 }
 
 const struct turn_case turn_abort_cases[] = {
-    {"abort", abort_in_finalize, THREADS(2)},
-    {"suspend", abort_in_suspend, THREADS(2)},
-    {"quit", abort_in_destroy, THREADS(2)},
-    {"asked", abort_while_asked, THREADS(2)},
-    {"replace", abort_in_launch, THREADS(2)},
-    {"abandon", abandon, THREADS(2)},
-    {"revoke", abort_in_revoke, THREADS(2)},
-    {"group", abort_in_group, THREADS(2)},
-    {"beside", abort_beside, THREADS(2)},
-    {"between", abort_between, THREADS(2)},
-    {"cut", cut, THREADS(2)},
-    {"fallen", fallen, PROCESSES(2)},
-    {"refuse", refuse, THREADS(2)},
-    {"differ", differ, THREADS(2)},
-    {.name = NULL},
+    {"abort", abort_in_finalize, THREADS(2)}, {"suspend", abort_in_suspend, THREADS(2)},
+    {"quit", abort_in_destroy, THREADS(2)},   {"asked", abort_while_asked, THREADS(2)},
+    {"orphan", abort_parent, THREADS(2)},     {"replace", abort_in_launch, THREADS(2)},
+    {"abandon", abandon, THREADS(2)},         {"revoke", abort_in_revoke, THREADS(2)},
+    {"group", abort_in_group, THREADS(2)},    {"beside", abort_beside, THREADS(2)},
+    {"between", abort_between, THREADS(2)},   {"cut", cut, THREADS(2)},
+    {"fallen", fallen, PROCESSES(2)},         {"refuse", refuse, THREADS(2)},
+    {"differ", differ, THREADS(2)},           {.name = NULL},
 };

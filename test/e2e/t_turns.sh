@@ -47,6 +47,8 @@ SIMNODE_NCCL_DELAY_US=1500000 MALLOC_PERTURB_=165 expect_onehop fallen "another 
 SIMNODE_NCCL_DELAY_US=1500000 expect_onehop cut "another thread aborts a communicator of a group that waits for NCCL: the other one's call is made, or fails"
 MALLOC_PERTURB_=165 expect_onehop abandon "the same while NCCL waits: onehop uses nothing that the abort has freed" 0:FAIL
 SIMNODE_NCCL_ANSWER_US=1000000 MALLOC_PERTURB_=165 expect_onehop asked "a thread asks for the state of a communicator, and another one aborts: onehop uses nothing that the abort has freed" 0:FAIL
+MALLOC_PERTURB_=165 expect_onehop orphan "a group splits a communicator that another thread aborts before its end: onehop uses nothing that the abort has freed" 0:FAIL
+expect_no_files
 SIMNODE_QUEUE=4 expect_onehop replace "a launch blocks, and another thread aborts and makes a communicator, for which the call does not count"
 expect_onehop suspend "a thread waits in ncclCommSuspend, and another one aborts: an error"
 expect_onehop pause "ncclCommSuspend in a group with calls of the communicator is refused, whatever call is the last" 0:FAIL

@@ -30,11 +30,12 @@ bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl);
 
 /*
  * NCCL creates a split in the background, and writes its handle when the parent is ready again: the parent keeps it.
+ * oh_creation_watch returns false if another thread has ended the parent meanwhile: the caller cancels the split.
  * oh_comm_take_children returns the list when the parent is ready, or an empty list if `begun` was read, and the state
  * with it, before a split of the list began. The caller registers or cancels each, and then calls
  * oh_comm_children_done: until then oh_comm_has_pending_creations is true of the parent.
  */
-void oh_creation_watch(struct oh_comm *comm);
+bool oh_creation_watch(struct oh_comm *comm);
 struct oh_comm *oh_comm_take_children(struct oh_comm *comm, unsigned begun);
 void oh_comm_children_done(struct oh_comm *comm, unsigned count);
 

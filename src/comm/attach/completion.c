@@ -76,9 +76,7 @@ static void await_creation(struct oh_comm *comm)
         if (register_comm(comm, nccl)) {
             oh_comm_release(comm);
         }
-    } else if (comm->id.parent) {
-        oh_creation_watch(comm);
-    } else {
+    } else if (!comm->id.parent || !oh_creation_watch(comm)) {
         oh_creation_cancel(comm);
     }
 }

@@ -64,6 +64,9 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
         OH_INFO("out of memory for a communicator: its ranks fall back to NCCL");
         return NULL;
     }
+    if (parent) {
+        oh_comm_retain(parent); /* another thread may abort it before the creation ends */
+    }
     comm->id = (struct oh_comm_identity){.config = *config, .parent = parent, .nccl_p = nccl_p, .is_grow = is_grow};
     /* Until it is known, its own: else the children of all communicators without a key would have one name. */
     comm->id.key = key ? *key : oh_key_random();
@@ -83,10 +86,19 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
     return comm;
 }
 
+static void forget_parent(struct oh_comm *comm)
+{
+    if (comm->id.parent) {
+        oh_comm_release(comm->id.parent);
+    }
+    comm->id.parent = NULL;
+}
+
 /* Votes no, and frees the communicator, which nobody knows. */
 static void discard(struct oh_comm *comm, const char *reason)
 {
     refuse(comm, reason);
+    forget_parent(comm);
     oh_segment_discard(&comm->attach.parent_segment);
     oh_segment_discard(&comm->segment);
     free(comm);
@@ -102,7 +114,7 @@ void oh_creation_cancel(struct oh_comm *comm)
 bool oh_creation_register(struct oh_comm *comm, ncclComm_t nccl)
 {
     comm->id.nccl = nccl;
-    comm->id.parent = NULL; /* may end before this one */
+    forget_parent(comm); /* may end before this one */
     comm->id.nccl_p = NULL;
     comm->attach.thread = pthread_self();
     oh_ranges_start();
@@ -126,14 +138,18 @@ void oh_creations_append(struct oh_comm **list, struct oh_comm *comm)
     *list = comm;
 }
 
-void oh_creation_watch(struct oh_comm *comm)
+bool oh_creation_watch(struct oh_comm *comm)
 {
     struct oh_attach *parent = &comm->id.parent->attach;
-    atomic_fetch_add(&parent->awaited, 1);
     OH_LOCK(&parent->mutex);
+    if (!oh_comm_is_registered(comm->id.parent)) { /* else who removes it cancels what is in the list */
+        return false;
+    }
+    atomic_fetch_add(&parent->awaited, 1);
     /* release: after NCCL has begun. Pairs with the load in oh_comm_children_begun(). */
     atomic_fetch_add_explicit(&parent->children_begun, 1, memory_order_release);
     oh_creations_append(&parent->children, comm);
+    return true;
 }
 
 struct oh_comm *oh_comm_take_children(struct oh_comm *comm, unsigned begun)
