@@ -5,7 +5,7 @@
  * Does: The parts of a communicator, by concern.
  * Threads: attach.mutex guards what the attach changes; it is never held over a call of NCCL or the driver. Atomic
  *    fields are for any thread, fields of struct oh_watch for the monitor; the rest belongs to the thread that uses the
- *    communicator. Locks, outer first: initial.c's and completion.c's; the registry's and those of background threads;
+ *    communicator. Locks, outer first: completion.c's; initial.c's; the registry's and those of background threads;
  *    attach.mutex; those of live.c and staging.c.
  * Owns: see comm.h.
  */
@@ -292,9 +292,6 @@ static inline ncclResult_t oh_comm_error(const struct oh_comm *comm)
     return (ncclResult_t)atomic_load(&comm->health.failure); /* pairs with oh_comm_fail() */
 }
 
-/* Returns whether a thread uses the communicator, which is not registered any more. Any thread. */
-bool oh_comm_is_used(const struct oh_comm *comm);
-
 /* --- core: state.c, registry.c, redop.c --------------------------------------------------------------------------- */
 
 /* Frees what oh_comm_shrinks keeps; with the communicator. */
@@ -308,6 +305,9 @@ void oh_comm_shrinks_free(struct oh_comm *comm);
 ncclResult_t oh_registry_add(struct oh_comm *comm);
 bool oh_registry_remove(struct oh_comm *comm);
 void oh_registry_free_slot(struct oh_comm *comm);
+
+/* Returns whether a thread uses a communicator that this thread has removed. Any thread. */
+bool oh_comm_is_used(const struct oh_comm *comm);
 
 /* Visits all registered communicators, with the registry's mutex held: `visit` may retain them. */
 void oh_registry_visit(void (*visit)(struct oh_comm *comm, void *user), void *user);

@@ -24,6 +24,7 @@ static bool register_comm(struct oh_comm *comm, ncclComm_t nccl)
 {
     struct oh_comm *stale;
     while ((stale = oh_comm_find(nccl))) {
+        oh_initial_comm_forget(stale);
         if (oh_registry_remove(stale)) {
             oh_comm_report_end(stale);
             oh_comm_retire(stale);
