@@ -117,6 +117,12 @@ static void check_set(struct cf_worker *worker, const struct cf_set *set)
     }
 }
 
+void cf_set_complete(struct cf_worker *worker, const struct cf_set *set)
+{
+    cf_set_ready(worker, set);
+    check_set(worker, set);
+}
+
 /* The simulated NCCL says of a group of non-blocking calls, and of no other, that it goes on in the background. */
 static void check_pending(struct cf_worker *worker, bool nonblocking)
 {
@@ -181,10 +187,12 @@ void cf_set_create_first(struct cf_worker *worker, enum cf_maker maker, int rank
             cf_die(worker, "creating a communicator gave %d", (int)result);
         }
     }
-    cf_calls_end(worker, false, set_p);
+    cf_calls_end(worker, false, worker->in_group ? NULL : set_p);
     set_p->made_ms = (cf_now() - start) * 1e3;
     check_pending(worker, maker == CF_INIT_NONBLOCKING);
-    check_set(worker, set_p);
+    if (!worker->in_group) {
+        check_set(worker, set_p);
+    }
 }
 
 bool cf_set_create(struct cf_worker *worker, enum cf_maker maker, struct cf_set *set_p)
@@ -193,7 +201,9 @@ bool cf_set_create(struct cf_worker *worker, enum cf_maker maker, struct cf_set 
         *set_p = (struct cf_set){.expected = true};
         cf_set_fill(worker, -1, set_p);
         init_all(worker, set_p);
-        check_set(worker, set_p);
+        if (!worker->in_group) {
+            check_set(worker, set_p);
+        }
         return true;
     }
     if (maker == CF_INIT_ALL || (maker == CF_INIT_SCALABLE && nccl.CommInitRankScalable == NULL)) {
@@ -219,6 +229,9 @@ static void end_children(struct cf_worker *worker, const struct cf_set *parent, 
                          struct cf_set *set)
 {
     cf_calls_end(worker, false, NULL);
+    if (worker->in_group) {
+        return;
+    }
     cf_set_ready(worker, parent);
     check_pending(worker, flags & CF_CHILD_NONBLOCKING);
     cf_set_ready(worker, set);
@@ -242,8 +255,8 @@ void cf_set_split(struct cf_worker *worker, const struct cf_set *parent, const i
     ncclConfig_t config;
     *set_p = (struct cf_set){.whole = parent->whole, .expected = parent->expected};
     double start = cf_now();
-    if (cf_use(worker, 0) &&
-        parent->rank[0] == 0) { /* a call that NCCL rejects does not count, as on the other ranks */
+    /* A call that NCCL rejects does not count, as on the other ranks; a group would fail. */
+    if (cf_use(worker, 0) && parent->rank[0] == 0 && !worker->in_group) {
         cf_check(worker, nccl.CommSplit(parent->comm[0], color[0], key[0], NULL, NULL) == ncclInvalidArgument,
                  "a split without a place for the result was not rejected");
     }

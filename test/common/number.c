@@ -342,7 +342,7 @@ static bool is_premul(enum cf_op op)
 
 uint64_t cf_scalar(const struct cf_data *data, int world)
 {
-    uint64_t random = cf_mix(data->key ^ cf_mix((uint64_t)world + 1000));
+    uint64_t random = cf_mix((data->factor_key != 0 ? data->factor_key : data->key) ^ cf_mix((uint64_t)world + 1000));
     if (data->type->mantissa == 0) {
         return random & mask_of(data->type);
     }

@@ -53,8 +53,9 @@ struct cf_data {
     const struct cf_type *type;
     enum cf_op op;
     enum cf_family family;
-    uint64_t key; /* the random data */
-    int nranks;   /* of the communicator */
+    uint64_t key;        /* the random data */
+    uint64_t factor_key; /* the factors of a PreMulSum op that several calls share; 0: key */
+    int nranks;          /* of the communicator */
 };
 
 /* A well mixed function of its argument. */

@@ -100,6 +100,7 @@ struct cf_worker {
     bool simulated; /* this NCCL adds in rank order, as onehop does */
     int nccl_version;
     bool pending;       /* a call since cf_calls_begin goes on in the background */
+    bool in_group;      /* of the program: communicators are there when it has ended, and cf_set_complete is called */
     unsigned jitter_us; /* cf_jitter */
     unsigned jitter_seed;
     void *user; /* the program's */
@@ -243,6 +244,8 @@ bool cf_set_shrink(struct cf_worker *worker, const struct cf_set *parent, const 
  */
 bool cf_set_grow(struct cf_worker *worker, const struct cf_set *parent, const bool *knows, int flags,
                  struct cf_set *set_p);
+/* Behind the end of the group that communicators were made in: waits for them, and compares them with the library's. */
+void cf_set_complete(struct cf_worker *worker, const struct cf_set *set);
 void cf_set_finalize(struct cf_worker *worker, struct cf_set *set);
 void cf_set_destroy(struct cf_worker *worker, struct cf_set *set);
 /* The same once all workers have come here. */
