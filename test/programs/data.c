@@ -15,12 +15,19 @@
 #define PATTERN 0x5a
 #define WHY_BYTES 160
 
+static uint64_t key_of(const struct pg_program *program, int item)
+{
+    return cf_mix(program->seed + 1000 * (uint64_t)item);
+}
+
 struct cf_data pg_numbers(const struct pg_program *program, const struct pg_item *item, int nranks)
 {
+    const int owner = item->call.op_item;
     return (struct cf_data){.type = &cf_types[item->call.type],
                             .op = item->call.op,
                             .family = CF_EXACT,
-                            .key = cf_mix(program->seed + 1000 * (uint64_t)(item - program->item)),
+                            .key = key_of(program, (int)(item - program->item)),
+                            .factor_key = owner >= 0 ? key_of(program, owner) : 0,
                             .nranks = nranks};
 }
 
@@ -81,7 +88,7 @@ void pg_data_load(struct cf_worker *worker, const struct pg_program *program, in
     CUstream stream = worker->member[m].stream[0];
     for (int i = 0; i < program->items; i++) {
         const struct pg_item *item = &program->item[i];
-        if (!pg_is_call(item) || item->call.comm != comm) {
+        if (!pg_has_memory(item) || item->call.comm != comm) {
             continue;
         }
         struct cf_data numbers = pg_numbers(program, item, set->nranks[m]);
@@ -181,7 +188,7 @@ static void compare(struct cf_worker *worker, const struct pg_program *program, 
 static int item_at(const struct pg_program *program, size_t at)
 {
     int i = 0;
-    while (i + 1 < program->items && (!pg_is_call(&program->item[i]) || program->item[i].factor + 16 < at)) {
+    while (i + 1 < program->items && (!pg_has_memory(&program->item[i]) || program->item[i].factor + 16 < at)) {
         i++;
     }
     return i;

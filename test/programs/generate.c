@@ -5,7 +5,8 @@
  * Does: Draws items that are valid NCCL, and with that what each call returns: success, or ncclInvalidArgument for a
  *    rejected call. What NCCL does not allow, though the stand-in does, is left out of a plain program (NCCL 2.28.9,
  *    src/group.cc): an estimate connects the algorithm that it chooses, with all ranks, and so does a capture. Both
- *    repeat calls that were made.
+ *    repeat calls that were made. NCCL documents no group of calls with the creation or the end of a communicator, and
+ *    suspends communicators since 2.29.7.
  * Threads: any.
  * Owns: nothing.
  */
@@ -20,7 +21,9 @@
 #define MOST_RESTS 5 /* steps after a rank has ended */
 #define MOST_CAPTURES 2
 #define MOST_LONG_PAUSES 2
-#define ROOM 24 /* items that a step may add, and the end of the program */
+#define MOST_LIVE 3  /* communicators at a time */
+#define MOST_DEPTH 2 /* of a group in groups */
+#define ROOM 24      /* items that a step may add, and the end of the program */
 
 struct generator {
     struct cf_source source;
@@ -30,9 +33,12 @@ struct generator {
     int comms;
     int color[PG_MAX_COMMS][PG_MAX_RANKS]; /* -1: not in it */
     bool blocking[PG_MAX_COMMS];
+    bool is_live[PG_MAX_COMMS]; /* made, and not ended; in a group also not made in it */
     int captures, capture[MOST_CAPTURES];
     int within; /* the capture that is open, or -1 */
+    int group;  /* the outermost group that is open, or -1 */
     int single; /* the last call that all ranks made outside of groups and captures, or -1 */
+    int op;     /* the program's own op, or -1 */
     int long_pauses;
     int steps;    /* so far */
     int last_end; /* the last PG_END */
@@ -51,7 +57,8 @@ static bool chance(struct generator *g, int percent)
 static struct pg_item *push(struct generator *g, enum pg_kind kind)
 {
     struct pg_item *item = &g->program->item[g->program->items++];
-    *item = (struct pg_item){.kind = kind, .rank = PG_ALL, .begin = g->within, .parent = -1};
+    *item = (struct pg_item){
+        .kind = kind, .rank = PG_ALL, .begin = g->within, .parent = -1, .call.op_item = -1, .fork = -1};
     return item;
 }
 
@@ -98,6 +105,25 @@ static bool is_in(const struct generator *g, int comm, int rank)
     return g->color[comm][rank] >= 0;
 }
 
+static int live_comms(const struct generator *g)
+{
+    int count = 0;
+    for (int c = 0; c < g->comms; c++) {
+        count += g->is_live[c];
+    }
+    return count;
+}
+
+/* There is always one. */
+static int any_comm(struct generator *g)
+{
+    int comm = pick(g, g->comms);
+    while (!g->is_live[comm]) {
+        comm = (comm + 1) % g->comms;
+    }
+    return comm;
+}
+
 /* Can all ranks of the communicator, of every colour, still make a call? */
 static bool is_whole(const struct generator *g, int comm)
 {
@@ -115,21 +141,16 @@ static int some_comm(struct generator *g, bool blocking)
     int first = chance(g, 55) ? 0 : pick(g, g->comms);
     for (int i = 0; i < g->comms; i++) {
         int comm = (first + i) % g->comms;
-        if (is_whole(g, comm) && (g->blocking[comm] || !blocking)) {
+        if (g->is_live[comm] && is_whole(g, comm) && (g->blocking[comm] || !blocking)) {
             return comm;
         }
     }
     return -1;
 }
 
-static void split(struct generator *g, struct pg_item *item, int parent)
+static void split(struct generator *g, struct pg_item *item)
 {
     int *color = g->color[g->comms], count[2] = {0, 0};
-    const struct cf_layout *layout = &g->program->layout;
-    bool one_thread = layout->local > 1 && !layout->threads, other = !one_thread && chance(g, 30);
-    item->parent = parent;
-    item->flags = other || !g->blocking[parent] ? CF_CHILD_NONBLOCKING : 0;
-    g->blocking[g->comms] = item->flags == 0;
     for (int r = 0; r < nranks(g); r++) {
         color[r] = pick(g, 5) < 3 ? 0 : pick(g, 2) == 0 ? 1 : -1;
         item->key[r] = pick(g, 3);
@@ -138,23 +159,117 @@ static void split(struct generator *g, struct pg_item *item, int parent)
     }
     for (int r = 0; r < nranks(g); r++) { /* no communicator of one rank: NCCL has flaws of its own there */
         color[r] = count[0] < 2 && count[1] < 2 ? 0 : color[r] >= 0 && count[color[r]] < 2 ? -1 : color[r];
-        item->color[r] = color[r] < 0 ? NCCL_SPLIT_NOCOLOR : color[r];
     }
 }
 
+/* Without one rank of three, or one or two of four. */
+static void shrink(struct generator *g, struct pg_item *item)
+{
+    int *color = g->color[g->comms], first = pick(g, nranks(g)), without = 1 + pick(g, nranks(g) - 2);
+    item->shrinks = true;
+    for (int r = 0; r < nranks(g); r++) {
+        color[(first + r) % nranks(g)] = r < without ? -1 : 0;
+    }
+}
+
+/* A child of the first communicator, which has the job's ranks in their order. */
+static void make_child(struct generator *g, struct pg_item *item)
+{
+    const struct cf_layout *layout = &g->program->layout;
+    bool one_thread = layout->local > 1 && !layout->threads, other = !one_thread && chance(g, 30) && g->group < 0;
+    item->parent = 0;
+    item->flags = other || !g->blocking[0] ? CF_CHILD_NONBLOCKING : 0;
+    g->blocking[g->comms] = item->flags == 0;
+    if (nranks(g) > 2 && chance(g, 40)) {
+        shrink(g, item);
+    } else {
+        split(g, item);
+    }
+    for (int r = 0; r < nranks(g); r++) {
+        item->color[r] = g->color[g->comms][r] < 0 ? NCCL_SPLIT_NOCOLOR : g->color[g->comms][r];
+    }
+}
+
+/* A group makes the children of one parent side by side, for which NCCL has nothing: so one in each group. */
+static bool may_have_child(const struct generator *g)
+{
+    bool may = g->group < 0 || g->blocking[0];
+    for (int i = g->group; i >= 0 && i < g->program->items - 1; i++) {
+        may &= g->program->item[i].parent < 0;
+    }
+    return may;
+}
+
+/* In a group: a blocking one, which is there when the group has ended. */
 static void add_comm(struct generator *g)
 {
     static const enum cf_maker makers[] = {CF_INIT_RANK, CF_INIT_RANK, CF_INIT_CONFIG, CF_INIT_NONBLOCKING};
     struct pg_item *item = push(g, PG_COMM);
     bool group = g->program->layout.local > 1 && !g->program->layout.threads;
     item->call.comm = g->comms;
-    item->maker = group && chance(g, 50) ? CF_INIT_ALL : makers[pick(g, 4)];
+    item->maker = group && chance(g, 50) ? CF_INIT_ALL : makers[pick(g, g->group < 0 ? 4 : 3)];
     g->blocking[g->comms] = item->maker != CF_INIT_NONBLOCKING;
     memset(g->color[g->comms], 0, sizeof g->color[0]);
-    if (g->comms > 0 && chance(g, 60)) {
-        split(g, item, 0);
+    if (g->comms > 0 && g->is_live[0] && may_have_child(g) && chance(g, 60)) {
+        make_child(g, item);
     }
+    g->is_live[g->comms] = g->group < 0;
     g->comms++;
+}
+
+/* Is a call from one item on up to another one on the communicator? */
+static bool is_used(const struct generator *g, int first, int end, int comm)
+{
+    for (int i = first; i < end; i++) {
+        const struct pg_item *item = &g->program->item[i];
+        if (pg_is_call(item) && item->call.comm == comm) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Graphs that hold the communicator's calls are not launched again. */
+static void drop_captures(struct generator *g, int comm)
+{
+    for (int i = 0; i < g->captures;) {
+        int end = g->capture[i];
+        while (g->program->item[end].kind != PG_CAPTURE_END) {
+            end++;
+        }
+        if (is_used(g, g->capture[i], end, comm)) {
+            g->capture[i] = g->capture[--g->captures];
+        } else {
+            i++;
+        }
+    }
+}
+
+/* All its ranks end it. In a group ncclCommDestroy alone: the program waits for what ncclCommFinalize begins. */
+static void end_comm(struct generator *g, int comm)
+{
+    struct pg_item *item = push(g, PG_COMM_END);
+    item->call.comm = comm;
+    item->way = g->group >= 0 ? PG_DESTROY : (enum pg_way)pick(g, PG_LEAVE);
+    item->flags = pick(g, 4) * PG_IDLE;
+    drop_captures(g, comm);
+    g->is_live[comm] = false;
+    g->single = g->single >= 0 && g->program->item[g->single].call.comm == comm ? -1 : g->single;
+    g->op = g->op >= 0 && g->program->item[g->op].call.comm == comm ? -1 : g->op;
+}
+
+/* A communicator, which is often made anew at once; one is left. */
+static bool add_comm_end(struct generator *g)
+{
+    int comm = any_comm(g);
+    if (live_comms(g) < 2 && g->comms == PG_MAX_COMMS) {
+        return false;
+    }
+    end_comm(g, comm);
+    if (live_comms(g) == 0 || (g->comms < PG_MAX_COMMS && chance(g, 50))) {
+        add_comm(g);
+    }
+    return true;
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
@@ -210,10 +325,31 @@ static void draw_own(struct generator *g, struct pg_item *item)
         item->stream[r] = same ? (chance(g, 70) ? 0 : stream) : pick(g, PG_STREAMS);
         item->stream[r] = same && r > 0 ? item->stream[0] : item->stream[r];
     }
-    if (g->within >= 0) { /* a capture has one stream */
-        memcpy(item->stream, g->program->item[g->within].stream, sizeof item->stream);
+    if (g->within >= 0) { /* a capture has one stream or two */
+        const struct pg_item *capture = &g->program->item[g->within];
+        for (int r = 0; r < PG_MAX_RANKS; r++) {
+            item->stream[r] = capture->fork >= 0 && chance(g, 50) ? capture->fork : capture->stream[r];
+        }
         item->captured = true;
     }
+}
+
+/* Has the program's own op, if that is one of the communicator. A call of its own op otherwise makes one. */
+static void draw_own_op(struct generator *g, struct pg_spec *call)
+{
+    const struct pg_spec *op = g->op >= 0 ? &g->program->item[g->op].call : NULL;
+    if (op != NULL && op->comm == call->comm && has_op(call->function) && chance(g, 40)) {
+        call->type = op->type;
+        call->op = op->op;
+        call->op_item = g->op;
+    }
+}
+
+/* A call that is made again makes an op of its own where the other call's op is not its communicator's any more. */
+static void keep_op(const struct generator *g, struct pg_spec *call)
+{
+    bool good = call->op_item == g->op && g->op >= 0 && g->program->item[g->op].call.comm == call->comm;
+    call->op_item = good ? call->op_item : -1;
 }
 
 /* local: without sends, which a rejected group would leave half connected. */
@@ -227,6 +363,7 @@ static void draw_call(struct generator *g, struct pg_item *item, int comm, bool 
         chance(g, 60) ? PG_ALLREDUCE : (enum pg_function)pick(g, local ? PG_ALL_TO_ALL : PG_FUNCTIONS);
     item->call.type = types[pick(g, 12)];
     item->call.op = has_op(item->call.function) ? draw_op(g) : CF_SUM;
+    draw_own_op(g, &item->call);
     item->call.count = draw_count(g, cf_types[item->call.type].size, has_blocks(item->call.function));
     item->call.root = pick(g, PG_MAX_RANKS);
     draw_own(g, item);
@@ -262,6 +399,7 @@ static bool add_call(struct generator *g, int comm, int like)
         *call = g->program->item[like].call;
         call->comm = comm;
         call->function = chance(g, 25) ? PG_BROADCAST : call->function;
+        keep_op(g, call);
     }
     call->function = is_whole(g, comm) ? call->function : PG_SEND; /* for the others some rank is missing */
     if (call->function == PG_SEND && !draw_pair(g, item)) {
@@ -280,7 +418,7 @@ static bool add_call(struct generator *g, int comm, int like)
 static void add_empty(struct generator *g)
 {
     struct pg_item *item = push(g, PG_EMPTY);
-    int comm = pick(g, g->comms);
+    int comm = any_comm(g);
     draw_call(g, item, comm, false);
     item->rank = running_rank(g);
     item->call.function = item->call.function >= PG_SEND ? PG_ALLREDUCE : item->call.function;
@@ -306,28 +444,85 @@ static void add_rejected(struct generator *g, enum pg_kind kind, int comm)
         item->call.function = functions[item->mistake];
     }
     item->call.op = CF_SUM;
+    item->call.op_item = -1;
+}
+
+/* Makes an op for the calls that follow, or ends the one that there is. */
+static void add_op(struct generator *g)
+{
+    if (g->op >= 0) {
+        struct pg_item *item = push(g, PG_OP_END);
+        item->begin = g->op;
+        item->call = g->program->item[g->op].call;
+        g->op = -1;
+        return;
+    }
+    struct pg_item *item = push(g, PG_OP);
+    draw_call(g, item, any_comm(g), true);
+    item->call.op = chance(g, 50) ? CF_PREMUL_HOST : CF_PREMUL_DEVICE;
+    item->call.count = 0;
+    g->op = g->program->items - 1;
+}
+
+/*
+ * In a group, an item that is none of its calls: the end of a communicator that the group does not use, or a new
+ * communicator. False: neither.
+ */
+static bool add_to_group(struct generator *g, int comm)
+{
+    int other = any_comm(g);
+    if (g->plain) {
+        return false;
+    }
+    if (chance(g, 50) && g->comms < PG_MAX_COMMS && live_comms(g) < MOST_LIVE) {
+        add_comm(g);
+        return true;
+    }
+    if (other == comm || !g->blocking[other] || is_used(g, g->group, g->program->items, other)) {
+        return false;
+    }
+    end_comm(g, other);
+    return true;
 }
 
 /* like: an item whose size the first call often has; -1: none. */
 static void add_group(struct generator *g, int comm, int depth, int like)
 {
-    int begin = g->program->items, calls = 1 + pick(g, depth == 0 ? 5 : 3);
+    int begin = g->program->items, calls = depth == 0 ? 1 + pick(g, 5) : pick(g, 4);
+    bool outermost = g->group < 0;
     push(g, PG_GROUP);
+    g->group = outermost ? begin : g->group;
     for (int i = 0; i < calls; i++) {
         int other = some_comm(g, true);
-        if (depth == 0 && i > 0 && chance(g, 15)) {
-            add_group(g, comm, 1, like);
+        if (depth < MOST_DEPTH && chance(g, depth == 0 ? 15 : 25) && g->program->items < PG_MAX_ITEMS - 6 * ROOM) {
+            add_group(g, comm, depth + 1, like);
             continue;
         }
         if (g->within < 0 && chance(g, 10)) {
             chance(g, 50) ? add_empty(g) : add_poll(g, comm);
+        }
+        if (g->within < 0 && chance(g, 4)) {
+            add_op(g);
+        }
+        if (g->within < 0 && g->blocking[comm] && chance(g, 8) && add_to_group(g, comm)) {
+            continue;
         }
         /* In a group all communicators are blocking, or there is one. */
         add_call(g, g->blocking[comm] && other >= 0 && chance(g, 20) ? other : comm, like);
         like = g->program->items - 1;
     }
     maybe_pause(g);
-    push(g, PG_GROUP_END)->begin = begin;
+    struct pg_item *end = push(g, PG_GROUP_END);
+    end->begin = begin;
+    end->flags = !outermost && chance(g, 20) ? PG_SIMULATED : 0;
+    if (outermost) { /* communicators that were made in it are there */
+        for (int i = begin; i < g->program->items; i++) {
+            if (g->program->item[i].kind == PG_COMM) {
+                g->is_live[g->program->item[i].call.comm] = true;
+            }
+        }
+        g->group = -1;
+    }
 }
 
 /* In a plain program: makes a call a repetition of one that all ranks have made. False: there is none. */
@@ -340,6 +535,7 @@ static bool repeat(struct generator *g, struct pg_item *item)
         return false;
     }
     item->call = g->program->item[g->single].call;
+    keep_op(g, &item->call);
     return true;
 }
 
@@ -351,6 +547,7 @@ static void begin_capture(struct generator *g)
     for (int r = 0; r < PG_MAX_RANKS; r++) {
         item->stream[r] = stream;
     }
+    item->fork = chance(g, 35) ? (stream + 1) % PG_STREAMS : -1;
     g->within = g->program->items - 1;
 }
 
@@ -377,12 +574,35 @@ static void add_capture(struct generator *g, int comm)
     g->capture[g->captures++] = end_capture(g);
 }
 
-static void add_replay(struct generator *g)
+/* On the stream that was captured, or on any. */
+static void add_replay(struct generator *g, int which)
 {
-    int which = g->capture[pick(g, g->captures)];
+    int stream = chance(g, 70) ? g->program->item[which].stream[0] : pick(g, PG_STREAMS);
     struct pg_item *item = push(g, PG_REPLAY);
     item->begin = which;
-    memcpy(item->stream, g->program->item[which].stream, sizeof item->stream);
+    item->stream[0] = stream;
+}
+
+/* Launches of a graph in turns with calls of one communicator or two. */
+static void add_turns(struct generator *g)
+{
+    int which = g->capture[pick(g, g->captures)], turns = 2 + pick(g, 3), comm[2];
+    comm[0] = some_comm(g, false);
+    comm[1] = chance(g, 50) ? comm[0] : some_comm(g, false);
+    for (int i = 0; i < turns; i++) {
+        add_replay(g, which);
+        add_call(g, comm[i & 1], -1);
+    }
+}
+
+static void add_graph_end(struct generator *g)
+{
+    int i = pick(g, g->captures);
+    struct pg_item *item = push(g, PG_GRAPH_END);
+    item->begin = g->capture[i];
+    item->rank = chance(g, 70) ? PG_ALL : running_rank(g); /* the others keep theirs */
+    item->flags = chance(g, 50) ? PG_GRAPH_LAST : 0;
+    g->capture[i] = g->capture[--g->captures];
 }
 
 /* Only on a blocking communicator: on another one NCCL 2.28.9 launches the group. */
@@ -391,6 +611,7 @@ static void add_estimate(struct generator *g, int comm)
     struct pg_item *item = push(g, PG_ESTIMATE);
     draw_call(g, item, comm, true);
     item->rank = running_rank(g);
+    item->flags = pick(g, 4) * PG_NESTED;
     if (!repeat(g, item)) {
         g->program->items--;
     }
@@ -450,7 +671,7 @@ static void add_local(struct generator *g, int comm)
 /* After a rank has ended. */
 static void add_rest(struct generator *g)
 {
-    int comm = pick(g, g->comms);
+    int comm = any_comm(g);
     bool may_capture = g->blocking[comm] && g->program->layout.local == 1;
     if (is_whole(g, comm)) {
         add_call(g, comm, -1);
@@ -461,13 +682,58 @@ static void add_rest(struct generator *g)
     } else if (add_call(g, comm, -1)) { /* the receiver waits a while */
         struct pg_item *item = &g->program->item[g->program->items++ - 1];
         item[1] = item[0];
-        item[0] = (struct pg_item){.kind = PG_PAUSE, .rank = item->call.root, .begin = -1, .parent = -1};
+        item[0] = (struct pg_item){.kind = PG_PAUSE, .rank = item->call.root, .begin = -1, .parent = -1, .fork = -1};
         item[0].us = chance(g, 50) ? 500000 : 1000;
     }
 }
 
+static bool add_stream(struct generator *g)
+{
+    struct pg_item *item = push(g, PG_STREAM);
+    item->rank = chance(g, 50) ? PG_ALL : running_rank(g);
+    item->stream[0] = pick(g, PG_STREAMS);
+    return true;
+}
+
+/* And resumes it: from then on NCCL executes the calls of all ranks. */
+static bool add_suspend(struct generator *g)
+{
+    if (g->plain) {
+        return false;
+    }
+    int comm = any_comm(g);
+    struct pg_item *item = push(g, PG_SUSPEND);
+    item->call.comm = comm;
+    item->flags = chance(g, 50) ? PG_IDLE : 0;
+    return true;
+}
+
+/* Something that calls rely on ends, or comes anew. False: not this time. */
+static bool add_change(struct generator *g)
+{
+    int what = pick(g, 100);
+    if (what < 30) {
+        return add_comm_end(g);
+    }
+    if (what < 45) {
+        return add_stream(g);
+    }
+    if (what < 75 && g->captures > 0) {
+        what < 60 ? add_turns(g) : add_graph_end(g);
+        return true;
+    }
+    if (what < 90) {
+        add_op(g);
+        return true;
+    }
+    return what < 96 && add_suspend(g);
+}
+
 static void add_step(struct generator *g)
 {
+    if (g->ended == 0 && chance(g, 25) && add_change(g)) {
+        return;
+    }
     int comm = some_comm(g, false), blocking = some_comm(g, true), what = pick(g, 100);
     bool may_capture = blocking >= 0 && !(g->plain && (g->single < 0 || g->program->layout.local > 1));
     maybe_pause(g);
@@ -486,8 +752,8 @@ static void add_step(struct generator *g)
     } else if (what < 66 && g->captures < MOST_CAPTURES && may_capture) {
         add_capture(g, blocking);
     } else if (what < 74 && g->captures > 0) {
-        add_replay(g);
-    } else if (what < 81 && g->comms < PG_MAX_COMMS) {
+        add_replay(g, g->capture[pick(g, g->captures)]);
+    } else if (what < 81 && g->comms < PG_MAX_COMMS && live_comms(g) < MOST_LIVE) {
         add_comm(g);
     } else if (what < 86 && g->steps > LEAST_STEPS / 2) {
         int rank = running_rank(g); /* drawn first, whatever order the compiler gives arguments */
@@ -556,7 +822,7 @@ static void place(struct pg_program *program)
 {
     for (int i = 0; i < program->items; i++) {
         struct pg_item *item = &program->item[i];
-        if (!pg_is_call(item)) {
+        if (!pg_has_memory(item)) {
             continue;
         }
         size_t bytes = (item->call.count * cf_types[item->call.type].size + 15) & ~(size_t)15;
@@ -571,7 +837,8 @@ static void place(struct pg_program *program)
 
 void pg_generate(uint64_t seed, int most_ranks, bool plain, struct pg_program *program_p)
 {
-    struct generator g = {.source = {cf_mix(seed)}, .program = program_p, .plain = plain, .within = -1, .single = -1};
+    struct generator g = {.source = {cf_mix(seed)}, .program = program_p, .plain = plain, .within = -1};
+    g.group = g.single = g.op = -1;
     *program_p = (struct pg_program){.seed = seed, .without = -1};
     g.long_pauses = MOST_LONG_PAUSES;
     draw_layout(&g, most_ranks);
@@ -592,36 +859,4 @@ void pg_generate(uint64_t seed, int most_ranks, bool plain, struct pg_program *p
         }
     }
     place(program_p);
-}
-
-/* --- subsets ------------------------------------------------------------------------------------------------------ */
-
-bool pg_is_call(const struct pg_item *item)
-{
-    return item->kind == PG_CALL || (item->kind >= PG_ESTIMATE && item->kind <= PG_EMPTY);
-}
-
-static bool has_comm(const struct pg_program *program, const struct pg_mask *active, int comm)
-{
-    for (int i = 0; i < program->items; i++) {
-        if (program->item[i].kind == PG_COMM && program->item[i].call.comm == comm) {
-            return active->on[i];
-        }
-    }
-    return false;
-}
-
-struct pg_mask pg_close(const struct pg_program *program, const struct pg_mask *kept)
-{
-    struct pg_mask active = {{0}};
-    for (int i = 0; i < program->items; i++) {
-        const struct pg_item *item = &program->item[i];
-        bool is_end = item->kind == PG_GROUP_END || item->kind == PG_CAPTURE_END;
-        bool on = is_end || kept->on[i];
-        on &= item->begin < 0 || active.on[item->begin];
-        on &= (!pg_is_call(item) && item->kind != PG_POLL) || has_comm(program, &active, item->call.comm);
-        on &= item->parent < 0 || has_comm(program, &active, item->parent);
-        active.on[i] = on;
-    }
-    return active;
 }

@@ -36,10 +36,15 @@ static void print_comm(const struct pg_program *program, const struct pg_item *i
         fprintf(file, "comm %d = %s\n", item->call.comm, maker_names[item->maker]);
         return;
     }
-    fprintf(file, "comm %d = ncclCommSplit of comm %d%s, color:key by rank", item->call.comm, item->parent,
-            item->flags & CF_CHILD_NONBLOCKING ? ", non-blocking" : "");
+    fprintf(file, "comm %d = %s of comm %d%s", item->call.comm, item->shrinks ? "ncclCommShrink" : "ncclCommSplit",
+            item->parent, item->flags & CF_CHILD_NONBLOCKING ? ", non-blocking" : "");
+    fputs(item->shrinks ? ", without" : ", color:key by rank", file);
     for (int r = 0; r < program->layout.nranks; r++) {
-        fprintf(file, " %d:%d", item->color[r], item->key[r]);
+        if (!item->shrinks) {
+            fprintf(file, " %d:%d", item->color[r], item->key[r]);
+        } else if (item->color[r] == NCCL_SPLIT_NOCOLOR) {
+            fprintf(file, " %d", r);
+        }
     }
     fputc('\n', file);
 }
@@ -53,6 +58,9 @@ static void print_call(const struct pg_program *program, const struct pg_item *i
     } else {
         fprintf(file, " %s, root %d modulo the ranks", cf_op_names[item->call.op], item->call.root);
     }
+    if (item->call.op_item >= 0) {
+        fprintf(file, ", op of item %d", item->call.op_item);
+    }
     fputs(", by rank:", file);
     for (int r = 0; r < program->layout.nranks; r++) {
         fprintf(file, " stream %d%s", item->stream[r],
@@ -61,7 +69,7 @@ static void print_call(const struct pg_program *program, const struct pg_item *i
     fputc('\n', file);
 }
 
-/* An item without a call: a line with one number. */
+/* An item without a call: a line. */
 static void print_other(const struct pg_item *item, FILE *file)
 {
     switch (item->kind) {
@@ -72,20 +80,50 @@ static void print_other(const struct pg_item *item, FILE *file)
         fprintf(file, "ncclCommGetAsyncError comm %d\n", item->call.comm);
         break;
     case PG_CAPTURE:
-        fprintf(file, "begin of a capture, stream %d, mode %d\n", item->stream[0], item->flags);
+        fprintf(file, "begin of a capture, stream %d, mode %d", item->stream[0], item->flags);
+        if (item->fork >= 0) {
+            fprintf(file, ", and stream %d", item->fork);
+        }
+        fputc('\n', file);
         break;
     case PG_CAPTURE_END:
+        fprintf(file, "end of capture %d\n", item->begin);
+        break;
     case PG_REPLAY:
-        fprintf(file, "%s of capture %d\n", item->kind == PG_REPLAY ? "launch" : "end", item->begin);
+        fprintf(file, "launch of capture %d, stream %d\n", item->begin, item->stream[0]);
+        break;
+    case PG_GRAPH_END:
+        fprintf(file, "the graph of capture %d is destroyed, %s\n", item->begin,
+                item->flags & PG_GRAPH_LAST ? "after its executable graph" : "before its executable graph");
+        break;
+    case PG_STREAM:
+        fprintf(file, "stream %d is destroyed, and made anew\n", item->stream[0]);
+        break;
+    case PG_COMM_END:
+        fprintf(file, "%s comm %d%s%s\n", way_names[item->way], item->call.comm,
+                item->flags & PG_IDLE ? ", once the streams have nothing to do" : "",
+                item->flags & PG_GROUPED && item->way != PG_ABORT ? ", in a group" : "");
+        break;
+    case PG_SUSPEND:
+        fprintf(file, "ncclCommSuspend and ncclCommResume comm %d%s\n", item->call.comm,
+                item->flags & PG_IDLE ? ", once the streams have nothing to do" : "");
+        break;
+    case PG_OP:
+        fprintf(file, "ncclRedOpCreatePreMulSum comm %d, %s %s\n", item->call.comm, cf_types[item->call.type].name,
+                cf_op_names[item->call.op]);
+        break;
+    case PG_OP_END:
+        fprintf(file, "ncclRedOpDestroy of item %d\n", item->begin);
         break;
     case PG_END:
         fprintf(file, "wait and compare; end by %s\n", way_names[item->way]);
         break;
     default:
         fprintf(file, "%s\n",
-                item->kind == PG_CHECK   ? "wait and compare"
-                : item->kind == PG_GROUP ? "ncclGroupStart"
-                                         : "ncclGroupEnd");
+                item->kind == PG_CHECK       ? "wait and compare"
+                : item->kind == PG_GROUP     ? "ncclGroupStart"
+                : item->flags & PG_SIMULATED ? "ncclGroupSimulateEnd of an inner group"
+                                             : "ncclGroupEnd");
     }
 }
 
@@ -95,7 +133,8 @@ static void print_item(const struct pg_program *program, const struct pg_item *i
         fprintf(file, "rank %d: ", item->rank);
     }
     if (item->kind == PG_ESTIMATE) {
-        fputs("ncclGroupStart, ncclGroupSimulateEnd around: ", file);
+        fprintf(file, "ncclGroupStart, ncclGroupSimulateEnd around%s%s: ",
+                item->flags & PG_NESTED ? " an inner group of" : "", item->flags & PG_TWICE ? " two of" : "");
     } else if (item->kind == PG_REJECTED || item->kind == PG_REJECTED_GROUP) {
         fprintf(file, "%s with %s: ", item->kind == PG_REJECTED ? "call" : "group with a call",
                 mistake_names[item->mistake]);

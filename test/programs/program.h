@@ -16,7 +16,7 @@
 #include "test/common/worker.h"
 
 #define PG_MAX_ITEMS 512
-#define PG_MAX_COMMS 3
+#define PG_MAX_COMMS 6
 #define PG_MAX_RANKS 4
 #define PG_MAX_SETTINGS 8
 #define PG_STREAMS 3
@@ -38,6 +38,12 @@ enum pg_kind {
     PG_EMPTY,          /* a call of count 0, which the other ranks do not make */
     PG_CHECK,          /* waits for the streams and compares all buffers */
     PG_END,            /* of a rank: checks, ends all communicators, leaves */
+    PG_COMM_END,       /* of a communicator: all its ranks destroy the graphs that hold its calls, and end it */
+    PG_SUSPEND,        /* of a communicator, which is resumed at once */
+    PG_OP,             /* an op of the program's own, for calls that follow */
+    PG_OP_END,
+    PG_STREAM,    /* a stream is destroyed, with its work under way, and made anew */
+    PG_GRAPH_END, /* a graph is destroyed, whose launches may be under way */
     PG_KINDS
 };
 
@@ -72,12 +78,23 @@ enum pg_mistake {
     PG_MISTAKES
 };
 
+/* How an item is carried out, by bit. */
+enum pg_flag {
+    PG_IDLE = 1,       /* PG_COMM_END, PG_SUSPEND: once the streams have nothing to do */
+    PG_GROUPED = 2,    /* PG_COMM_END: in a group of its own, where it is in none */
+    PG_GRAPH_LAST = 4, /* PG_GRAPH_END: behind the executable graph */
+    PG_NESTED = 8,     /* PG_ESTIMATE: the calls are in an inner group */
+    PG_TWICE = 16,     /* PG_ESTIMATE: of two calls */
+    PG_SIMULATED = 32, /* PG_GROUP_END of an inner group: by ncclGroupSimulateEnd, which ends it as ncclGroupEnd does */
+};
+
 /* What is equal on all ranks of a call. */
 struct pg_spec {
-    int comm; /* number of the communicator, also of PG_COMM and PG_POLL */
+    int comm; /* number of the communicator, also of the items that are no calls and need one */
     enum pg_function function;
     ncclDataType_t type;
     enum cf_op op;
+    int op_item; /* PG_OP whose op the call has; -1: the call makes its own, if it needs one */
     size_t count;
     int root, peer; /* PG_SEND: world ranks of sender and receiver; others: root modulo the number of ranks */
 };
@@ -89,15 +106,17 @@ struct pg_item {
     int us;    /* PG_PAUSE */
     /* PG_COMM */
     enum cf_maker maker;
-    int parent; /* number of the communicator that is split; -1: none */
-    int flags;  /* enum cf_child */
+    int parent;   /* number of the communicator that is split; -1: none */
+    bool shrinks; /* instead of a split: the parent without the ranks that have no colour */
+    int flags;    /* enum cf_child; of PG_CAPTURE its mode; of others enum pg_flag */
     int color[PG_MAX_RANKS], key[PG_MAX_RANKS];
     struct pg_spec call;
     bool captured;
     unsigned in_place;        /* world ranks, by bit */
     int stream[PG_MAX_RANKS]; /* by world rank */
+    int fork;                 /* PG_CAPTURE: a second stream of it; -1: none */
     enum pg_mistake mistake;
-    enum pg_way way;           /* PG_END */
+    enum pg_way way;           /* PG_END, PG_COMM_END */
     size_t send, recv, factor; /* offsets in the arena */
 };
 
@@ -130,9 +149,13 @@ struct pg_board {
 
 /* plain: without what the stand-in allows and NCCL does not. */
 void pg_generate(uint64_t seed, int most_ranks, bool plain, struct pg_program *program_p);
+
+/* --- subset.c ----------------------------------------------------------------------------------------------------- */
+
 /* Drops from `kept` what needs an item that is not kept. */
 struct pg_mask pg_close(const struct pg_program *program, const struct pg_mask *kept);
 bool pg_is_call(const struct pg_item *item);
+bool pg_has_memory(const struct pg_item *item); /* in the arena */
 
 /* --- print.c ------------------------------------------------------------------------------------------------------ */
 
@@ -162,6 +185,7 @@ void pg_data_renew(struct cf_worker *worker, const struct pg_item *item, CUstrea
 void pg_data_check(struct cf_worker *worker, const struct pg_program *program, int member, const struct cf_set *set,
                    struct pg_data *data);
 void pg_data_close(struct cf_worker *worker, struct pg_data *data);
+/* What a call reduces; also the factors of a PG_OP. */
 struct cf_data pg_numbers(const struct pg_program *program, const struct pg_item *item, int nranks);
 
 /* --- run.c -------------------------------------------------------------------------------------------------------- */

@@ -17,6 +17,8 @@
 #define POLL_MICROSECONDS 100
 #define NO_TYPE ((ncclDataType_t)99)
 #define NO_OP ((ncclRedOp_t)77)
+#define SUSPEND_MEMORY 1       /* NCCL_SUSPEND_MEM */
+#define REST_STREAM PG_STREAMS /* without calls: it waits for the work of streams that are destroyed */
 
 struct graph {
     CUgraph graph;
@@ -30,10 +32,12 @@ struct runner {
     struct cf_set set[PG_MAX_COMMS];
     struct pg_data data[PG_MAX_RANKS];
     struct graph graph[PG_MAX_RANKS][PG_MAX_ITEMS]; /* by member and the capture's item */
+    ncclRedOp_t op[PG_MAX_RANKS][PG_MAX_ITEMS];     /* by member and PG_OP */
     bool ended[PG_MAX_RANKS];
     int at;           /* the item */
     int depth;        /* of the program's groups */
     unsigned touched; /* communicators of the outermost group, by bit */
+    unsigned made;    /* those that were made in it */
 };
 
 static int world_rank(const struct runner *r, int m)
@@ -173,35 +177,44 @@ static void set_mistake(const struct runner *r, const struct pg_item *item, int 
     }
 }
 
-/* An op of the program's own lives for one call. */
-static void create_op(const struct runner *r, const struct pg_item *item, int m, struct call *call)
+/* For an item: a PG_OP, or a call with an op that lives for it alone. */
+static void create_op(const struct runner *r, const struct pg_item *item, int m, ncclRedOp_t *op_p)
 {
     struct cf_data numbers = pg_numbers(r->program, item, r->set[item->call.comm].nranks[m]);
     uint64_t factor = cf_scalar(&numbers, world_rank(r, m));
     void *device = (void *)(uintptr_t)(r->data[m].work + item->factor);
     bool on_host = item->call.op == CF_PREMUL_HOST;
     expect(r, m, "ncclRedOpCreatePreMulSum",
-           nccl.RedOpCreatePreMulSum(&call->op, on_host ? &factor : device, item->call.type,
-                                     on_host ? ncclScalarHostImmediate : ncclScalarDevice, call->comm),
+           nccl.RedOpCreatePreMulSum(op_p, on_host ? &factor : device, item->call.type,
+                                     on_host ? ncclScalarHostImmediate : ncclScalarDevice,
+                                     r->set[item->call.comm].comm[m]),
            ncclSuccess);
+}
+
+static void destroy_op(const struct runner *r, int comm, int m, ncclRedOp_t op)
+{
+    expect(r, m, "ncclRedOpDestroy", nccl.RedOpDestroy(op, r->set[comm].comm[m]), ncclSuccess);
 }
 
 static void call_member(struct runner *r, const struct pg_item *item, int m)
 {
     struct call call = prepare_call(r, item, m);
     bool has_op = item->call.op == CF_PREMUL_HOST || item->call.op == CF_PREMUL_DEVICE;
+    bool makes_op = has_op && item->call.op_item < 0;
     if (item->captured) {
         pg_data_renew(r->worker, item, call.stream, &r->data[m]);
     }
-    if (has_op) {
-        create_op(r, item, m, &call);
+    if (makes_op) {
+        create_op(r, item, m, &call.op);
+    } else if (has_op) {
+        call.op = r->op[m][item->call.op_item];
     }
     expect(r, m, pg_function_names[item->call.function], make(&call), ncclSuccess);
     if (r->depth == 0 && r->worker->members == 1) {
         await_ready(r, m, call.comm);
     }
-    if (has_op) {
-        expect(r, m, "ncclRedOpDestroy", nccl.RedOpDestroy(call.op, call.comm), ncclSuccess);
+    if (makes_op) {
+        destroy_op(r, item->call.comm, m, call.op);
     }
     r->data[m].made[r->at] = item->kind == PG_CALL && !item->captured;
 }
@@ -220,15 +233,38 @@ static void await_group(struct runner *r)
 static void start_group(struct runner *r)
 {
     expect(r, 0, "ncclGroupStart", nccl.GroupStart(), ncclSuccess);
-    r->depth++;
+    r->worker->in_group = ++r->depth > 0;
 }
 
-static void end_group(struct runner *r)
+/* Loads the inputs of calls on a communicator that is there. */
+static void load_inputs(struct runner *r, int comm)
 {
-    expect(r, 0, "ncclGroupEnd", nccl.GroupEnd(), ncclSuccess);
-    if (--r->depth == 0) {
-        await_group(r);
+    const struct cf_set *set = &r->set[comm];
+    for (int m = 0; cf_use(r->worker, m); m++) {
+        if (set->comm[m] != NULL) {
+            pg_data_load(r->worker, r->program, m, comm, set, &r->data[m]);
+        }
     }
+}
+
+/* An inner group ends by ncclGroupSimulateEnd, too; in a subset of the program it may be the outermost group. */
+static void end_group(struct runner *r, bool simulated)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    bool simulates = simulated && r->depth > 1 && nccl.GroupSimulateEnd != NULL;
+    expect(r, 0, "the end of a group", simulates ? nccl.GroupSimulateEnd(&info) : nccl.GroupEnd(), ncclSuccess);
+    r->worker->in_group = --r->depth > 0;
+    if (r->depth > 0) {
+        return;
+    }
+    await_group(r);
+    for (int c = 0; c < PG_MAX_COMMS; c++) {
+        if (r->made >> c & 1) {
+            cf_set_complete(r->worker, &r->set[c]);
+            load_inputs(r, c);
+        }
+    }
+    r->made = 0;
 }
 
 /* Has this NCCL the function? */
@@ -252,26 +288,41 @@ static void run_call(struct runner *r, const struct pg_item *item)
         }
     }
     if (grouped) {
-        end_group(r);
+        end_group(r, false);
     }
+}
+
+static void estimate(struct runner *r, const struct pg_item *item, int m, const struct call *call)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    expect(r, m, "ncclGroupStart", nccl.GroupStart(), ncclSuccess);
+    if (item->flags & PG_NESTED) {
+        expect(r, m, "ncclGroupStart", nccl.GroupStart(), ncclSuccess);
+    }
+    for (int i = 0; i < (item->flags & PG_TWICE ? 2 : 1); i++) {
+        expect(r, m, pg_function_names[call->function], make(call), ncclSuccess);
+    }
+    if (item->flags & PG_NESTED) {
+        expect(r, m, "ncclGroupEnd of an inner group", nccl.GroupEnd(), ncclSuccess);
+    }
+    expect(r, m, "ncclGroupSimulateEnd", nccl.GroupSimulateEnd(&info), ncclSuccess);
 }
 
 /* Calls that NCCL does not execute. */
 static void run_unmade(struct runner *r, const struct pg_item *item, int m)
 {
     struct call good = prepare_call(r, item, m), bad = good;
-    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
     set_mistake(r, item, m, &bad);
     if (item->kind == PG_REJECTED) {
         expect(r, m, "a wrong call", make(&bad), ncclInvalidArgument);
         return;
     }
-    expect(r, m, "ncclGroupStart", nccl.GroupStart(), ncclSuccess);
-    expect(r, m, pg_function_names[good.function], make(&good), ncclSuccess);
     if (item->kind == PG_ESTIMATE && nccl.GroupSimulateEnd != NULL) {
-        expect(r, m, "ncclGroupSimulateEnd", nccl.GroupSimulateEnd(&info), ncclSuccess);
+        estimate(r, item, m, &good);
         return;
     }
+    expect(r, m, "ncclGroupStart", nccl.GroupStart(), ncclSuccess);
+    expect(r, m, pg_function_names[good.function], make(&good), ncclSuccess);
     expect(r, m, "a wrong call", make(&bad), ncclInvalidArgument);
     expect(r, m, pg_function_names[good.function], make(&good), ncclSuccess);
     expect(r, m, "ncclGroupEnd with a wrong call", nccl.GroupEnd(), ncclInvalidArgument);
@@ -288,17 +339,34 @@ static void meet_threads(struct runner *r)
     }
 }
 
+/* What comes on the second stream follows what is on the first. */
+static void follow(struct runner *r, CUstream first, CUstream second)
+{
+    CUevent event;
+    CF_CU(r->worker, EventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CF_CU(r->worker, EventRecord(event, first));
+    CF_CU(r->worker, StreamWaitEvent(second, event, 0));
+    CF_CU(r->worker, EventDestroy(event));
+}
+
 static void begin_capture(struct runner *r, const struct pg_item *item, int m)
 {
-    CF_CU(r->worker,
-          StreamBeginCapture(r->worker->member[m].stream[item->stream[0]], (CUstreamCaptureMode)item->flags));
+    const CUstream *stream = r->worker->member[m].stream;
+    CF_CU(r->worker, StreamBeginCapture(stream[item->stream[0]], (CUstreamCaptureMode)item->flags));
+    if (item->fork >= 0) {
+        follow(r, stream[item->stream[0]], stream[item->fork]);
+    }
 }
 
 static void end_capture(struct runner *r, const struct pg_item *item, int m)
 {
     struct graph *graph = &r->graph[m][item->begin];
     const struct pg_item *begin = &r->program->item[item->begin];
-    CF_CU(r->worker, StreamEndCapture(r->worker->member[m].stream[begin->stream[0]], &graph->graph));
+    const CUstream *stream = r->worker->member[m].stream;
+    if (begin->fork >= 0) {
+        follow(r, stream[begin->fork], stream[begin->stream[0]]);
+    }
+    CF_CU(r->worker, StreamEndCapture(stream[begin->stream[0]], &graph->graph));
     CF_CU(r->worker, GraphInstantiate(&graph->exec, graph->graph, 0));
 }
 
@@ -312,24 +380,66 @@ static void replay(struct runner *r, const struct pg_item *item, int m)
     }
 }
 
+/* Also while it is launched: the driver keeps what it needs. */
+static void destroy_graph(struct runner *r, int m, int capture, bool graph_last)
+{
+    struct graph *graph = &r->graph[m][capture];
+    if (graph->graph == NULL) {
+        return;
+    }
+    if (graph_last) {
+        CF_CU(r->worker, GraphExecDestroy(graph->exec));
+        CF_CU(r->worker, GraphDestroy(graph->graph));
+    } else {
+        CF_CU(r->worker, GraphDestroy(graph->graph));
+        CF_CU(r->worker, GraphExecDestroy(graph->exec));
+    }
+    graph->graph = NULL;
+}
+
+/* Does the graph of a capture hold calls of the communicator? */
+static bool holds(const struct runner *r, int capture, int comm)
+{
+    for (int i = capture; r->program->item[i].kind != PG_CAPTURE_END; i++) {
+        if (pg_is_call(&r->program->item[i]) && r->program->item[i].call.comm == comm) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* No stream waits for the old one: the communicator orders its calls. */
+static void renew_stream(struct runner *r, const struct pg_item *item, int m)
+{
+    CUstream *stream = r->worker->member[m].stream, *renewed = &stream[item->stream[0]];
+    follow(r, *renewed, stream[REST_STREAM]);
+    CF_CU(r->worker, StreamDestroy(*renewed));
+    CF_CU(r->worker, StreamCreate(renewed, CU_STREAM_NON_BLOCKING));
+}
+
 /* --- other items -------------------------------------------------------------------------------------------------- */
 
 /* Waits for all streams of a member, with an eye on its communicators. */
-static void wait_and_check(struct runner *r, int m)
+static void wait_idle(struct runner *r, int m)
 {
     for (bool busy = true; busy;) {
         busy = false;
-        for (int s = 0; s < PG_STREAMS; s++) {
+        for (int s = 0; s <= REST_STREAM; s++) {
             CUresult state = cu.StreamQuery(r->worker->member[m].stream[s]);
             cf_check(r->worker, state == CUDA_SUCCESS || state == CUDA_ERROR_NOT_READY,
                      "rank %d: item %d: a stream failed: %d", world_rank(r, m), r->at, (int)state);
             busy |= state == CUDA_ERROR_NOT_READY;
         }
         for (int c = 0; c < PG_MAX_COMMS; c++) {
-            await_ready(r, m, r->set[c].comm[m]);
+            await_ready(r, m, r->made >> c & 1 ? NULL : r->set[c].comm[m]); /* not before it is there */
         }
         usleep(busy ? POLL_MICROSECONDS : 0);
     }
+}
+
+static void wait_and_check(struct runner *r, int m)
+{
+    wait_idle(r, m);
     pg_data_check(r->worker, r->program, m, r->set, &r->data[m]);
 }
 
@@ -353,11 +463,8 @@ static void end_member(struct runner *r, int m, enum pg_way way)
     if (way == PG_LEAVE) {
         return;
     }
-    for (int i = 0; i < PG_MAX_ITEMS; i++) {
-        if (r->graph[m][i].graph != NULL) { /* NCCL ends no communicator before its graphs */
-            CF_CU(r->worker, GraphExecDestroy(r->graph[m][i].exec));
-            CF_CU(r->worker, GraphDestroy(r->graph[m][i].graph));
-        }
+    for (int i = 0; i < PG_MAX_ITEMS; i++) { /* NCCL ends no communicator before its graphs */
+        destroy_graph(r, m, i, true);
     }
     for (int i = 0; i < PG_MAX_COMMS; i++) {
         int c = r->program->seed & 1 ? i : PG_MAX_COMMS - 1 - i; /* parents first, or children */
@@ -368,6 +475,81 @@ static void end_member(struct runner *r, int m, enum pg_way way)
     pg_data_close(r->worker, &r->data[m]);
 }
 
+static void finalize_in_group(struct runner *r, int comm)
+{
+    start_group(r);
+    for (int m = 0; cf_use(r->worker, m); m++) {
+        if (r->set[comm].comm[m] != NULL) {
+            expect(r, m, "ncclCommFinalize", nccl.CommFinalize(r->set[comm].comm[m]), ncclSuccess);
+        }
+    }
+    r->touched |= 1u << comm;
+    end_group(r, false);
+}
+
+/* By all its ranks of this worker, which then go on. */
+static void end_everywhere(struct runner *r, const struct pg_item *item)
+{
+    struct cf_set *set = &r->set[item->call.comm];
+    bool grouped = item->way != PG_ABORT && (r->worker->members > 1 || item->flags & PG_GROUPED);
+    for (int m = 0; cf_use(r->worker, m); m++) {
+        for (int i = 0; i < r->at; i++) {
+            if (r->graph[m][i].graph != NULL && holds(r, i, item->call.comm)) {
+                destroy_graph(r, m, i, true);
+            }
+        }
+        if (item->flags & PG_IDLE || item->way == PG_ABORT) {
+            wait_idle(r, m);
+        }
+    }
+    if (grouped && item->way == PG_FINALIZE) {
+        finalize_in_group(r, item->call.comm);
+    }
+    if (grouped) {
+        start_group(r);
+    }
+    for (int m = 0; cf_use(r->worker, m); m++) {
+        if (set->comm[m] != NULL) {
+            end_comm(r, m, set->comm[m], grouped ? PG_DESTROY : item->way);
+            set->comm[m] = NULL;
+        }
+    }
+    if (grouped) {
+        end_group(r, false);
+    }
+}
+
+static void suspend(struct runner *r, const struct pg_item *item, int m, ncclComm_t comm)
+{
+    if (item->flags & PG_IDLE) {
+        wait_idle(r, m);
+    }
+    if (comm != NULL && nccl.CommSuspend != NULL) {
+        expect(r, m, "ncclCommSuspend", nccl.CommSuspend(comm, SUSPEND_MEMORY), ncclSuccess);
+        await_ready(r, m, comm);
+        expect(r, m, "ncclCommResume", nccl.CommResume(comm), ncclSuccess);
+        await_ready(r, m, comm);
+    }
+}
+
+/* In a plain program nothing is under way on a communicator that shrinks, as NCCL documents. */
+static void make_child(struct runner *r, const struct pg_item *item, struct cf_set *set)
+{
+    const struct cf_set *parent = &r->set[item->parent];
+    bool excluded[CF_MAX_RANKS] = {false};
+    if (!item->shrinks) {
+        cf_set_split(r->worker, parent, item->color, item->key, item->flags, set);
+        return;
+    }
+    for (int m = 0; r->board->plain && cf_use(r->worker, m); m++) {
+        wait_idle(r, m);
+    }
+    for (int rank = 0; rank < r->program->layout.nranks; rank++) {
+        excluded[rank] = item->color[rank] == NCCL_SPLIT_NOCOLOR;
+    }
+    cf_set_shrink(r->worker, parent, excluded, item->flags, set);
+}
+
 static void make_comm(struct runner *r, const struct pg_item *item)
 {
     struct cf_set *set = &r->set[item->call.comm];
@@ -375,12 +557,12 @@ static void make_comm(struct runner *r, const struct pg_item *item)
     if (item->parent < 0) {
         cf_set_create(r->worker, item->maker, set);
     } else { /* the first communicator has the job's ranks */
-        cf_set_split(r->worker, &r->set[item->parent], item->color, item->key, item->flags, set);
+        make_child(r, item, set);
     }
-    for (int m = 0; cf_use(r->worker, m); m++) {
-        if (set->comm[m] != NULL) {
-            pg_data_load(r->worker, r->program, m, item->call.comm, set, &r->data[m]);
-        }
+    if (r->depth > 0) {
+        r->made |= 1u << item->call.comm;
+    } else {
+        load_inputs(r, item->call.comm);
     }
 }
 
@@ -410,6 +592,25 @@ static void run_member(struct runner *r, const struct pg_item *item, int m)
     case PG_END:
         end_member(r, m, item->way);
         break;
+    case PG_SUSPEND:
+        suspend(r, item, m, comm);
+        break;
+    case PG_OP:
+        if (comm != NULL) {
+            create_op(r, item, m, &r->op[m][r->at]);
+        }
+        break;
+    case PG_OP_END:
+        if (comm != NULL) {
+            destroy_op(r, item->call.comm, m, r->op[m][item->begin]);
+        }
+        break;
+    case PG_STREAM:
+        renew_stream(r, item, m);
+        break;
+    case PG_GRAPH_END:
+        destroy_graph(r, m, item->begin, item->flags & PG_GRAPH_LAST);
+        break;
     default:
         if (comm != NULL) {
             run_unmade(r, item, m);
@@ -426,7 +627,9 @@ static void run_item(struct runner *r, const struct pg_item *item)
     } else if (item->kind == PG_GROUP) {
         start_group(r);
     } else if (item->kind == PG_GROUP_END) {
-        end_group(r);
+        end_group(r, item->flags & PG_SIMULATED);
+    } else if (item->kind == PG_COMM_END) {
+        end_everywhere(r, item);
     } else {
         if (item->kind == PG_CAPTURE) {
             meet_threads(r);
