@@ -27,22 +27,21 @@ static void test_rows(const struct oh_plan_table *table, ncclDataType_t type)
     tap_ok(right, "n=%u: each row begins and ends where it says, in elements of %zu bytes", table->nranks, size);
 }
 
-/* Of any number of ranks and type, each size up to the table's end is served, and none above. */
-static void test_no_gaps(uint32_t n)
+/* Of any number of ranks and type, each size up to the end of the rows is served, and none above. */
+static void test_no_gaps(enum onehop_collective collective, uint32_t n)
 {
     struct oh_plan_table table;
     struct oh_plan plan;
     bool right = true;
     default_table(n, UINT64_MAX, -1, &table);
-    uint64_t end = oh_plan_table_end(&table);
+    const uint64_t end = oh_plan_rows_end(&table.rows[collective]);
     for (int type = 0; type < OH_NCCL_TYPES - 2; type++) {
-        size_t size = oh_type_size((ncclDataType_t)type);
+        const size_t size = oh_type_size((ncclDataType_t)type) * oh_collective_parts(collective, n);
         for (uint64_t count = 1; count <= 2 * end / size; count += 1 + count / 50) {
-            right &=
-                oh_plan_choose(&table, ONEHOP_ALLREDUCE, count, (ncclDataType_t)type, &plan) == (count * size <= end);
+            right &= oh_plan_choose(&table, collective, count, (ncclDataType_t)type, &plan) == (count * size <= end);
         }
     }
-    tap_ok(right, "n=%u: all sizes up to the table's end are served", n);
+    tap_ok(right, "n=%u, %s: all sizes up to the end of its rows are served", n, oh_collective_name((int)collective));
 }
 
 static void test_default_table(uint32_t n)
@@ -52,7 +51,9 @@ static void test_default_table(uint32_t n)
     tap_ok(oh_plan_table_valid(&table, n), "n=%u: the default table is valid", n);
     test_rows(&table, ncclFloat32);
     test_rows(&table, ncclUint8);
-    test_no_gaps(n);
+    for (int c = 0; c < ONEHOP_COLLECTIVE_COUNT; c++) {
+        test_no_gaps((enum onehop_collective)c, n);
+    }
 }
 
 /* The same for all collectives. */
@@ -139,8 +140,10 @@ static void test_every_size(void)
                     }
                 }
                 rows->count = gaps == 16 ? 0 : rows->count;
+                const struct oh_plan_rows before = *rows;
+                const bool fills = gaps == 16 && oh_collective_reduces((enum onehop_collective)c);
                 oh_plan_table_fill(&table);
-                right &= oh_plan_table_valid(&table, n);
+                right &= oh_plan_table_valid(&table, n) && (memcmp(rows, &before, sizeof before) != 0) == fills;
                 oh_plan_table_complete(&table);
                 right &= serves_every_size(&table, (enum onehop_collective)c) ==
                          oh_collective_reduces((enum onehop_collective)c);
@@ -189,6 +192,15 @@ static void test_wishes(void)
     default_table(4, UINT64_C(64) << 20, -1, &table);
     tap_ok(oh_plan_table_end(&table) == UINT64_C(64) << 20 && oh_plan_table_valid(&table, 4),
            "a cap above the default one");
+    default_table(4, UINT64_C(128) << 20, -1, &table);
+    tap_ok(oh_plan_rows_end(&table.rows[ONEHOP_ALLREDUCE]) == UINT64_C(128) << 20 &&
+               oh_plan_rows_end(&table.rows[ONEHOP_ALLGATHER]) == UINT64_C(64) << 20 &&
+               oh_plan_rows_end(&table.rows[ONEHOP_BROADCAST]) == UINT64_C(64) << 20 && oh_plan_table_valid(&table, 4),
+           "a cap above what a collective other than allreduce may have");
+    oh_plan_table_keep(&table, 0);
+    const struct oh_plan_table none = table;
+    oh_plan_table_apply_limits(&table, 1 << 20, -1);
+    tap_ok(memcmp(&table, &none, sizeof none) == 0, "a cap of a table without rows");
     default_table(4, 0, -1, &table);
     tap_ok(oh_plan_table_valid(&table, 4) && !oh_plan_choose(&table, ONEHOP_ALLREDUCE, 1, ncclFloat32, &plan),
            "a cap of 0: nothing is served");
@@ -260,13 +272,28 @@ static void test_max_blocks(uint32_t n)
 /* Each collective has the room of its own kernels, and the least counts where one number must do. */
 static void test_room_of_each(void)
 {
-    const struct oh_plan_room room = {.sms = 132, .sm_threads = {2048, 1024, 768, 512}, .max_blocks = UINT32_MAX};
+    const struct oh_plan_room room = {.sms = 132, .sm_threads = {2048, 512, 768, 1024}, .max_blocks = UINT32_MAX};
+    const struct oh_plan_room none = room_of(0, 2048, UINT32_MAX);
     struct oh_plan_table table;
     default_table(2, UINT64_MAX, -1, &table);
     bool right = oh_plan_table_fit(&table, &room, true) && oh_plan_room_threads(&room) == 512;
     const struct oh_plan_rows *reduce = &table.rows[ONEHOP_ALLREDUCE], *scatter = &table.rows[ONEHOP_REDUCESCATTER];
     right &= reduce->row[reduce->count - 1].blocks == 256 && scatter->row[scatter->count - 1].blocks == 66;
     tap_ok(right, "a collective's grids are cut to the room of its own kernels");
+    tap_ok(!oh_plan_table_fit(&table, &none, true), "no multiprocessors are no room");
+}
+
+/* A row that is NCCL's, and few blocks for a large message, which the table asks for. */
+static void test_fitting_rows(void)
+{
+    const struct oh_plan_room room = room_of(132, 1024, UINT32_MAX);
+    struct oh_plan_table table = {.nranks = 2}, whole;
+    table.rows[ONEHOP_ALLREDUCE] =
+        (struct oh_plan_rows){.count = 2, .row = {{1024, OH_PLAN_NCCL, 0, 0, 0}, {8 << 20, ONEHOP_ONESHOT, 1, 512, 0}}};
+    whole = table;
+    tap_ok(oh_plan_table_valid(&table, 2) && oh_plan_table_fit(&table, &room, false) &&
+               memcmp(&table, &whole, sizeof table) == 0,
+           "rows that fit stay as they are");
 }
 
 /* With few blocks NCCL has the large messages: of which a block would send more than 512 KiB. */
@@ -291,6 +318,12 @@ static void test_end_of_few_blocks(void)
                    oh_plan_table_valid(&table, ends[i].nranks),
                "%s, n=%u, %u blocks: NCCL from %llu KiB on", oh_collective_name(ends[i].collective), ends[i].nranks,
                ends[i].blocks, (unsigned long long)ends[i].kib);
+        oh_plan_table_model(&table, ends[i].nranks, 300);
+        oh_plan_table_apply_limits(&table, 8 << 20, -1);
+        oh_plan_table_fit(&table, &room, true);
+        tap_ok(oh_plan_rows_end(&table.rows[ends[i].collective]) ==
+                   (oh_collective_reduces(ends[i].collective) ? 8 << 20 : ends[i].kib << 10),
+               "... where it is invariant, only if nothing is reduced");
     }
 }
 
@@ -347,7 +380,8 @@ static void test_ops(void)
            "integers bring their sign bit");
     tap_ok(oh_op_scaled(ncclFloat32, &scalar, false, &op) && op.operand == scalar && !op.scalar &&
                oh_op_scaled(ncclFloat32, &scalar, true, &other) && other.scalar == &scalar &&
-               !oh_op_scaled(ncclFloat32, NULL, false, &op),
+               !oh_op_scaled(ncclFloat32, NULL, false, &op) &&
+               !oh_op_scaled((ncclDataType_t)OH_NCCL_TYPES, &scalar, false, &op),
            "a scalar by value, and one by pointer");
 }
 
@@ -417,10 +451,32 @@ static void test_quads(enum onehop_collective collective, enum onehop_algorithm 
            oh_collective_name(collective), oh_algorithm_name(algorithm));
 }
 
+/* On both sides of where another shape begins. */
+static void test_shapes(void)
+{
+    static const struct {
+        enum onehop_collective collective;
+        enum onehop_algorithm algorithm;
+        uint32_t nranks, kib, blocks, threads;
+    } shapes[] = {
+        {ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 4, 512, 64, 512},   {ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 4, 513, 128, 512},
+        {ONEHOP_ALLREDUCE, ONEHOP_ONESHOT, 4, 128, 64, 512},   {ONEHOP_BROADCAST, ONEHOP_ONESHOT, 4, 1024, 64, 512},
+        {ONEHOP_ALLREDUCE, ONEHOP_TWOSHOT, 2, 2048, 256, 256}, {ONEHOP_ALLGATHER, ONEHOP_ONESHOT, 2, 1, 4, 128},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const struct oh_plan_row row =
+            shaped_row(shapes[i].collective, shapes[i].algorithm, shapes[i].nranks, (uint64_t)shapes[i].kib << 10);
+        tap_ok(row.blocks == shapes[i].blocks && row.threads == shapes[i].threads, "%s, n=%u, %u KiB: %u x %u",
+               oh_collective_name((int)shapes[i].collective), shapes[i].nranks, shapes[i].kib, row.blocks, row.threads);
+    }
+}
+
 int main(void)
 {
     test_room();
     test_room_of_each();
+    test_fitting_rows();
+    test_shapes();
     test_end_of_few_blocks();
     test_every_size();
     test_what_is_not_served();

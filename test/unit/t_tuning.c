@@ -303,18 +303,18 @@ static void test_modelled(void)
         const char *gpu;
         uint32_t nranks;
         const char *links; /* GB/s */
-        unsigned oneshot_kib, twoshot_kib;
+        unsigned oneshot_kib, twoshot_kib, broadcast_kib;
         uint32_t rows, last_blocks, last_threads;
     } tables[] = {
-        {"NVIDIA H200", 8, "450", 64, 4096, 9, 64, 256},
-        {"NVIDIA H100 80GB HBM3", 8, "450", 64, 4096, 9, 64, 256},
-        {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 8, 64, 256},
-        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 10, 256, 512},
-        {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 9, 64, 256},
-        {"NVIDIA B200", 2, "900", 2048, 16384, 10, 256, 512},
-        {"NVIDIA B200", 3, "900", 512, 4096, 10, 128, 512},
-        {"NVIDIA B200", 4, "900", 256, 4096, 11, 128, 512},
-        {"some GPU to come", 7, "300", 32, 4096, 8, 64, 256},
+        {"NVIDIA H200", 8, "450", 64, 4096, 64, 9, 64, 256},
+        {"NVIDIA H100 80GB HBM3", 8, "450", 64, 4096, 64, 9, 64, 256},
+        {"NVIDIA H100 PCIe", 5, "300", 64, 4096, 256, 8, 64, 256},
+        {"NVIDIA A100-SXM4-80GB", 2, "300", 2048, 8192, 8192, 10, 256, 512},
+        {"NVIDIA A100-SXM4-80GB", 8, "300", 32, 4096, 64, 9, 64, 256},
+        {"NVIDIA B200", 2, "900", 2048, 16384, 16384, 10, 256, 512},
+        {"NVIDIA B200", 3, "900", 512, 4096, 1024, 10, 128, 512},
+        {"NVIDIA B200", 4, "900", 256, 4096, 256, 11, 128, 512},
+        {"some GPU to come", 7, "300", 32, 4096, 64, 8, 64, 256},
     };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         struct oh_plan_table table;
@@ -329,6 +329,7 @@ static void test_modelled(void)
         const struct oh_plan_row *last = &table.rows[ONEHOP_ALLREDUCE].row[table.rows[ONEHOP_ALLREDUCE].count - 1];
         snprintf(expected, sizeof expected, "modelled, not measured: hops and %s GB/s of NVLink", tables[i].links);
         tap_ok(oneshot == tables[i].oneshot_kib << 10 && oh_plan_table_end(&table) == tables[i].twoshot_kib << 10 &&
+                   oh_plan_rows_end(&table.rows[ONEHOP_BROADCAST]) == tables[i].broadcast_kib << 10 &&
                    table.rows[ONEHOP_ALLREDUCE].count == tables[i].rows && last->blocks == tables[i].last_blocks &&
                    last->threads == tables[i].last_threads && strcmp(source, expected) == 0,
                "the model of %u x %s", tables[i].nranks, tables[i].gpu);
