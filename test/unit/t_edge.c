@@ -34,7 +34,8 @@ struct kernel {
 };
 
 struct seen {
-    uint32_t early_trigger, blocks;
+    enum oh_trigger trigger;
+    uint32_t blocks;
     bool intact; /* all other arguments are as they were launched */
 };
 
@@ -112,7 +113,7 @@ static CUresult link_as(const struct oh_kernel_set *of_set, const struct kernel 
         launched.base.trigger = args->trigger;
         launched.base.scalar = args->scalar; /* the op's, put in by the launch */
         launched.base.operand = args->operand;
-        seen[i].early_trigger = args->trigger == OH_TRIGGER_EARLY;
+        seen[i].trigger = (enum oh_trigger)args->trigger;
         seen[i].blocks = params.gridDimX;
         seen[i].intact = memcmp(args, &launched, kernels[i].list ? sizeof launched : sizeof launched.base) == 0;
     }
@@ -126,8 +127,9 @@ static void expect(struct kernel first, struct kernel second, bool early, const 
     const struct kernel kernels[] = {first, second};
     struct seen seen[2] = {0};
     CUresult result = link_as(set, kernels, 2, seen);
-    tap_ok(result == CUDA_SUCCESS && seen[0].early_trigger == early && seen[1].early_trigger == 0 && seen[0].intact &&
-               seen[1].intact && seen[0].blocks == first.blocks && seen[1].blocks == second.blocks,
+    const enum oh_trigger trigger = early ? OH_TRIGGER_EARLY : OH_TRIGGER_LATE;
+    tap_ok(result == CUDA_SUCCESS && seen[0].trigger == trigger && seen[1].trigger == OH_TRIGGER_NONE &&
+               seen[0].intact && seen[1].intact && seen[0].blocks == first.blocks && seen[1].blocks == second.blocks,
            "%s: %s", what, early ? "early" : "not early");
 }
 
@@ -200,7 +202,9 @@ static void test_three(void)
 {
     struct seen seen[KERNELS] = {0};
     link_as(set, (struct kernel[]){one, list, two}, 3, seen);
-    tap_ok(seen[0].early_trigger && seen[1].early_trigger && !seen[2].early_trigger, "of three, all but the last");
+    tap_ok(seen[0].trigger == OH_TRIGGER_EARLY && seen[1].trigger == OH_TRIGGER_EARLY &&
+               seen[2].trigger == OH_TRIGGER_NONE,
+           "of three, all but the last");
 }
 
 static CUresult fail_to_change(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *params)
@@ -215,7 +219,7 @@ static void test_failure(void)
     linking.graph_kernel_node_set_params = fail_to_change;
     CUresult result = link_as(set, (struct kernel[]){one, one}, 2, seen);
     linking = real;
-    tap_ok(result == CUDA_ERROR_INVALID_VALUE && !seen[0].early_trigger && seen[0].intact,
+    tap_ok(result == CUDA_ERROR_INVALID_VALUE && seen[0].trigger == OH_TRIGGER_NONE && seen[0].intact,
            "a node that cannot be changed stays as it was");
 }
 
@@ -224,7 +228,7 @@ static void test_stranger(void)
     static const struct oh_kernel_set empty;
     struct seen seen[2] = {0};
     CUresult result = link_as(&empty, (struct kernel[]){one, one}, 2, seen);
-    tap_ok(result == CUDA_SUCCESS && !seen[0].early_trigger, "kernels of no set stay as they are");
+    tap_ok(result == CUDA_SUCCESS && seen[0].trigger == OH_TRIGGER_NONE, "kernels of no set stay as they are");
 }
 
 /* --- behind a kernel of the program ------------------------------------------------------------------------------- */
