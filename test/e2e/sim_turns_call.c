@@ -249,7 +249,7 @@ static void behind(const struct rank *self)
     destroy_both(second, comm);
 }
 
-/* ncclCommFinalize while NCCL launches a call, which NCCL rejects, and calls. */
+/* Calls and ncclCommFinalize while NCCL launches a call, which NCCL rejects, and calls. */
 static void reject(const struct rank *self)
 {
     ncclComm_t comm = turn_make(self, 0, 2, self->rank, false);
@@ -257,6 +257,10 @@ static void reject(const struct rank *self)
     const ncclResult_t large = turn_sum(self, comm, self->ones, self->to, LARGE);
     if (self->rank == 0) {
         MUST(large == ncclInProgress && ncclCommFinalize(comm) == ncclInvalidArgument);
+        MUST(turn_sum(self, comm, self->ones, self->other, SMALL) == ncclInvalidArgument);
+        MUST(ncclGroupStart() == ncclSuccess);
+        MUST(turn_sum(self, comm, self->ones, self->other, SMALL) == ncclInvalidArgument);
+        MUST(ncclGroupEnd() == ncclInvalidArgument);
     }
     turn_await(comm, large);
     turn_await(comm, turn_sum(self, comm, self->ones, self->to, SMALL));

@@ -39,7 +39,7 @@ tap_point $? "... are counted unless NCCL rejects them, and the reason has ncclC
 ONEHOP_COMMS=size=3 expect_onehop strange "a communicator's name cannot break a line of the log" \
     '2:falls back to NCCL: ONEHOP_COMMS leaves it out: 2 ranks, name "of.turns"$' '2:stats: .* name "of.turns"$'
 export ONEHOP_MAX_BYTES=64K
-SIMNODE_NCCL_DELAY_US=300000 expect_both reject "NCCL rejects ncclCommFinalize: calls go on"
+SIMNODE_NCCL_DELAY_US=300000 expect_both reject "NCCL rejects calls and ncclCommFinalize while it launches a call: calls go on"
 # NCCL is no measure where two threads use what one of them frees. Freed memory is filled, so that a use of it is seen.
 expect_onehop abort "a thread waits in ncclCommFinalize, and another one aborts: an error, and NCCL is not called"
 expect_onehop quit "the same in ncclCommDestroy: the communicator ends once"
