@@ -18,7 +18,8 @@
 #include "util/clock.h"
 
 #define RANKS 3
-#define MORE 50 /* calls after the first that is served */
+#define LEAST_CTAS 24 /* of a rank in the middle */
+#define MORE 50       /* calls after the first that is served */
 #define PATIENCE_NS (UINT64_C(20) * 1000 * 1000 * 1000)
 #define ROUNDS 15
 
@@ -44,6 +45,7 @@ struct rank {
     int first;                /* the first call that was served; 0: none */
     int relapses;             /* calls after it that were not */
     enum oh_comm_state state; /* at the end */
+    struct oh_plan_room room; /* of all ranks, where it is served */
     int before;               /* calls tried before NCCL was ready, and rejected by it */
 };
 
@@ -57,7 +59,7 @@ static void pause_for(unsigned *seed)
 static struct oh_comm *enter(struct rank *self)
 {
     const struct oh_comm_config config = {
-        .blocking = self->blocking, .max_ctas = UINT32_MAX, .invariant = self->invariant};
+        .blocking = self->blocking, .max_ctas = self->rank == 1 ? LEAST_CTAS : 32, .invariant = self->invariant};
     self->nccl = (ncclComm_t)(void *)self->handle;
     struct oh_comm *comm = oh_creation_begin(&self->key, &config, NULL, &self->nccl, false);
     atomic_fetch_add(self->entered, 1);
@@ -165,6 +167,7 @@ static void *run_rank(void *user)
     atomic_store(&self->over, true);
     atomic_fetch_add(self->entered, 1);
     self->state = oh_comm_state(comm);
+    self->room = comm->serve.room;
     if (self->unborn) {
         pthread_join(watchdog, NULL);
     }
@@ -221,7 +224,9 @@ static void test_case(unsigned *seed, size_t c)
         struct rank ranks[RANKS];
         run_round(ranks, seed, cases[c].how);
         for (int r = 0; r < RANKS; r++) {
-            splits += ranks[r].first != ranks[0].first || ranks[r].relapses > 0;
+            const struct oh_plan_room *room = &ranks[r].room;
+            const bool fits = ranks[r].first == 0 || (room->max_blocks == LEAST_CTAS && room->sms > 0);
+            splits += ranks[r].first != ranks[0].first || ranks[r].relapses > 0 || !fits;
             before += ranks[r].before;
         }
         later += ranks[0].first > 1;
