@@ -155,8 +155,8 @@ struct oh_control {
     struct oh_difference difference;
 };
 
-/* When a kernel triggers the launch of the kernel behind it (griddepcontrol.launch_dependents): doc/design.md,
- * "Launches that overlap". */
+/* When a kernel triggers the launch of the kernel behind it (griddepcontrol.launch_dependents): doc/overlap.md,
+ * "Requirement". */
 enum oh_trigger {
     OH_TRIGGER_NONE,  /* never: any kernel may be behind it */
     OH_TRIGGER_EARLY, /* right after its own wait: the kernel behind it is of the same communicator */

@@ -10,7 +10,7 @@
  * as u + 2^-11 (fp8) or u + 2^-24. In ulps of the type at sum|x| that is k/2 ulps, a little more for fp8. Sums of
  * subnormals are exact.
  *
- * Order and rounding that onehop documents (doc/design.md, Kernels), checked as well when a call was served: in rank
+ * Order and rounding that onehop documents (doc/numerics.md), checked as well when a call was served: in rank
  * order in fp32 (fp64 in fp64), avg divided after, rounded once; a factor of PreMulSum multiplied in and rounded
  * before. So the bits are known (result_in_order).
  */
