@@ -3,7 +3,7 @@
 # other, on all. The job must go on with right results, all ranks served or none, in little time, and leave nothing.
 #
 # A run without faults lists the calls, by function; "function:n" is a point. `make check` takes the first call of each
-# function, and more at random. OH_FAULT_POINTS=all takes every point (some 5600: scripts/check --full),
+# function, and more at random. OH_FAULT_POINTS=all takes every point (some 12600: scripts/check --full),
 # OH_FAULT_JOBS="grow split" those of some jobs.
 . "$abs_top_srcdir/test/e2e/lib.sh"
 . "$abs_top_srcdir/test/e2e/faults.sh"
