@@ -83,7 +83,7 @@ OH_DEVICE void program_copy(const oh_kernel_args &args)
         OH_UNROLL
         for (uint64_t k = 0; k < underway; k++) {
             if (i + k * step < words) {
-                oh_user_load(from + (i + k * step) * OH_WORD_BYTES, &word[k]);
+                oh_user_load(from + (i + k * step) * OH_WORD_BYTES, &word[k], false);
             }
         }
         OH_UNROLL

@@ -21,12 +21,12 @@ template <class Message> struct oh_message_parts {
         const Message &buffers = whole_buffers();
         return buffers.input(i) + rank * buffers.stride;
     }
-    /* Word i of a rank's part. */
-    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
+    /* Word i of a rank's part. streams: as for oh_user_load. */
+    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i, bool streams = false) const
     {
         Message part(whole_buffers());
         part.sendbuff += rank * part.stride;
-        return part.load(i);
+        return part.load(i, streams);
     }
     OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
     {
@@ -108,12 +108,12 @@ template <class Type> struct oh_message : oh_message_parts<oh_message<Type>> {
         return sendbuff + (uint64_t)i * OH_WORD_BYTES;
     }
 
-    /* Word i of what this rank sends; zeros where there is no message. */
-    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    /* Word i of what this rank sends; zeros where there is no message. streams: as for oh_user_load. */
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i, bool streams = false) const
     {
         oh_word16 word;
         if (__builtin_expect(whole(sendbuff, i), 1)) {
-            oh_user_load(input(i), &word);
+            oh_user_load(input(i), &word, streams);
             return word;
         }
         word = oh_word16();
@@ -179,11 +179,11 @@ template <class Type> struct oh_whole_message : oh_message_parts<oh_whole_messag
     {
         return sendbuff + (uint64_t)i * OH_WORD_BYTES;
     }
-    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i, bool streams = false) const
     {
         oh_word16 word = oh_word16();
         if (i < count) {
-            oh_user_load(input(i), &word);
+            oh_user_load(input(i), &word, streams);
         }
         return word;
     }
@@ -234,12 +234,12 @@ template <class Type> struct oh_message_list {
         }
         return list.item[low];
     }
-    OH_DEVICE_METHOD oh_word16 load(uint32_t i) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t i, bool streams = false) const
     {
         oh_word16 word = oh_word16();
         if (i < list.words) {
             const oh_list_item &it = item(i);
-            word = oh_message<Type>(it).load(i - it.first_word);
+            word = oh_message<Type>(it).load(i - it.first_word, streams);
         }
         return word;
     }
@@ -252,10 +252,10 @@ template <class Type> struct oh_message_list {
     {
         return NULL;
     }
-    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i) const
+    OH_DEVICE_METHOD oh_word16 load_part(uint32_t rank, uint32_t i, bool streams = false) const
     {
         const oh_list_item &it = item(i);
-        return i < list.words ? oh_message<Type>(it).load_part(rank, i - it.first_word) : oh_word16();
+        return i < list.words ? oh_message<Type>(it).load_part(rank, i - it.first_word, streams) : oh_word16();
     }
     OH_DEVICE_METHOD void store_part(uint32_t rank, uint32_t i, const oh_word16 &word) const
     {

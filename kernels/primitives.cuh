@@ -240,11 +240,12 @@ OH_DEVICE void oh_lamport_load(const char *at, oh_word16 *data)
 }
 
 /* Empties a word of this rank's staging. A weak store: until this kernel ends, no thread loads the word or stores to
- * it (doc/design.md, "Epochs"). */
+ * it (doc/design.md, "Epochs"). It leaves L2 first: a peer's word comes next, not before the next call, and the
+ * program's data have the place (doc/dev/experiments.md, "L2 for the program"). */
 OH_DEVICE void oh_lamport_clear(char *at)
 {
     oh_litmus_delay();
-    *reinterpret_cast<uint4 *>(at) = make_uint4(OH_SENTINEL, OH_SENTINEL, OH_SENTINEL, OH_SENTINEL);
+    __stcs(reinterpret_cast<uint4 *>(at), make_uint4(OH_SENTINEL, OH_SENTINEL, OH_SENTINEL, OH_SENTINEL));
 }
 
 /* Escape bytes. */
@@ -325,10 +326,12 @@ template <class Ask> OH_DEVICE bool oh_warp_once(Ask ask)
     return __shfl_sync(active, answer, leader);
 }
 
-/* User buffers. Words are read once or twice, so that L1 is of no use for them. */
-OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
+/* User buffers. Words are read once or twice, so that L1 is of no use for them. streams: they leave L2 first, so that a
+ * large message takes less of it from the program. */
+OH_DEVICE void oh_user_load(const char *at, oh_word16 *data, bool streams)
 {
-    uint4 v = __ldcg(reinterpret_cast<const uint4 *>(at));
+    const uint4 *const from = reinterpret_cast<const uint4 *>(at);
+    const uint4 v = streams ? __ldcs(from) : __ldcg(from);
     *data = {{v.x, v.y, v.z, v.w}};
 }
 

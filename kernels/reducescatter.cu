@@ -31,9 +31,9 @@ template <class Message> struct sendbuff_parts {
     {
         return message.input_part(owner, i);
     }
-    OH_DEVICE_METHOD oh_word16 load(uint32_t owner, uint32_t i) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t owner, uint32_t i, bool streams = false) const
     {
-        return message.load_part(owner, i);
+        return message.load_part(owner, i, streams);
     }
 };
 

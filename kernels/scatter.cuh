@@ -10,8 +10,8 @@
 #include "kernels/exchange.cuh"
 
 /*
- * What one thread does. single: no thread has more than one batch; code without loops is faster. Parts: load(owner, i)
- * is word i of a rank's part in this rank's buffer.
+ * What one thread does. single: no thread has more than one batch; code without loops is faster. Parts: load(owner, i,
+ * streams) is word i of a rank's part in this rank's buffer. The words of a larger message stream (oh_user_load).
  */
 template <int batch, bool single, class Reduction, class Parts> struct scatter_thread {
     typedef typename Reduction::type type;
@@ -35,7 +35,8 @@ template <int batch, bool single, class Reduction, class Parts> struct scatter_t
         for (int b = 0; b < batch; b++) {
             const bool exists = own.index(i, b) < own.words;
             oh_for_each_rank<1, ranks>(nranks, [&](int j) {
-                theirs[b][j] = exists ? parts.load(oh_peer_rank(args, nranks, j), own.index(i, b)) : oh_word16();
+                theirs[b][j] =
+                    exists ? parts.load(oh_peer_rank(args, nranks, j), own.index(i, b), !single) : oh_word16();
             });
         }
     }
@@ -70,7 +71,7 @@ template <int batch, bool single, class Reduction, class Parts> struct scatter_t
             oh_word16 mine[batch], addend[batch][ranks];
             OH_UNROLL
             for (int b = 0; b < batch; b++) { /* arrives while the kernel waits for the peers' words */
-                mine[b] = parts.load(args.rank, own.index(i, own.has(i, b) ? b : 0));
+                mine[b] = parts.load(args.rank, own.index(i, own.has(i, b) ? b : 0), !single);
             }
             if (!oh_receive<batch, ranks>(receiver, own, slot, i, held, &spin, addend)) {
                 return false;

@@ -47,9 +47,9 @@ template <class Message> struct twoshot_chunks {
     {
         return owner * words + i;
     }
-    OH_DEVICE_METHOD oh_word16 load(uint32_t owner, uint32_t i) const
+    OH_DEVICE_METHOD oh_word16 load(uint32_t owner, uint32_t i, bool streams = false) const
     {
-        return message.load(index(owner, i));
+        return message.load(index(owner, i), streams);
     }
     OH_DEVICE_METHOD void store(uint32_t owner, uint32_t i, const oh_word16 &word) const
     {

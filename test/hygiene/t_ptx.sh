@@ -28,7 +28,8 @@ END
 
 cat >"$scratch/wrong.py" <<'END'
 import re, sys
-USER = r"ld\.global\.cg\.v4\.u32|(ld|st)\.global\.u(8|16|32|64)|st\.global\.v4\.u32"  # and words that are emptied
+USER = r"ld\.global\.c[gs]\.v4\.u32|(ld|st)\.global\.u(8|16|32|64)|st\.global\.v4\.u32"
+EMPTY = r"st\.global\.cs\.v4\.u32"  # of a word
 EPOCH = r"(ld|st)\.volatile\.global\.u(32|64)"
 ESCAPE = r"(ld|st)\.relaxed\.sys\.global\.u8"
 WORD = r"(ld|st)\.relaxed\.sys\.global\.v2\.b64"
@@ -63,7 +64,7 @@ for name, text in kernels:
                 break
             i += 1
     accesses = re.findall(access, " ".join(lines))
-    found |= {f"{a} is no access of the protocol" for a in accesses if not re.fullmatch(f"{USER}|{EPOCH}|{ESCAPE}|{WORD}", a)}
+    found |= {f"{a} is no access of the protocol" for a in accesses if not re.fullmatch(f"{USER}|{EMPTY}|{EPOCH}|{ESCAPE}|{WORD}", a)}
     found |= {f"no {kind} of a word" for kind in ("ld", "st") if not any(re.fullmatch(WORD, a) and a[:2] == kind for a in accesses)}
     for i, line in enumerate(lines):
         if "launch_dependents" in line and not is_tested("".join(lines[i - 4:i]), text):

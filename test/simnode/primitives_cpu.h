@@ -316,7 +316,7 @@ OH_DEVICE uintptr_t oh_user_aligned(const void *at)
     return reinterpret_cast<uintptr_t>(at) / sizeof(oh_word16) * sizeof(oh_word16);
 }
 
-OH_DEVICE void oh_user_load(const char *at, oh_word16 *data)
+OH_DEVICE void oh_user_load(const char *at, oh_word16 *data, bool)
 {
     memcpy(data, reinterpret_cast<const void *>(oh_user_aligned(at)), sizeof *data);
 }
