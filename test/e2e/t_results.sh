@@ -59,7 +59,7 @@ refuses "half a picture" 1 'gnuplot did not write the whole picture' -- draw "$c
 refuses "no CSV file" 1 'README.md: no measurement in it' -- draw "$abs_top_srcdir/README.md" "$work/none.svg"
 refuses "a picture of another kind" 2 'none.png: expected a name that ends in .svg' -- draw "$csv" "$work/none.png"
 mkdir "$scratch/path"
-ln -s "$(command -v dirname)" "$scratch/path"
+ln -s "$(command -v dirname)" "$(command -v readlink)" "$scratch/path"
 path=$scratch/path refuses "no gnuplot" 1 'plot: gnuplot is missing' -- draw "$csv" "$work/none.svg"
 rm -f "$scratch/bin/gnuplot"
 if command -v gnuplot >/dev/null; then
