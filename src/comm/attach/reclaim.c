@@ -153,7 +153,7 @@ static struct oh_comm *split_off_staging(struct oh_comm *comm)
     } else if ((remains = calloc(1, sizeof *remains))) {
         remains->id.rank = comm->id.rank;
         remains->id.nranks = comm->id.nranks;
-        remains->segment = comm->segment;
+        remains->segment.shared = comm->segment.shared; /* without its file, which has no name any more */
         oh_staging_move(&comm->staging, &remains->staging);
         comm->segment.shared = NULL;
     }
