@@ -56,8 +56,7 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
                                   ncclComm_t *nccl_p, bool is_grow)
 {
     const uint64_t start = oh_now_ns();
-    const bool is_of_parent = is_grow && parent;
-    const uint64_t number = is_of_parent ? parent->id.child_count++ : 0; /* the same on all ranks of the parent */
+    const uint64_t number = is_grow && parent ? parent->id.child_count++ : 0; /* the same on all ranks of the parent */
     struct oh_comm *comm = calloc(1, sizeof *comm);
     oh_comms_reclaim();
     if (!comm) {
@@ -73,8 +72,8 @@ struct oh_comm *oh_creation_begin(const struct oh_key *key, const struct oh_comm
     comm->attach.creating = true;
     comm->attach.awaited = 1;
     pthread_mutex_init(&comm->attach.mutex, NULL);
-    const bool is_present = is_of_parent ? open_parent_segment(comm, key, number)
-                                         : oh_segment_open(&comm->segment, &comm->id.key) == ncclSuccess;
+    const bool is_present = is_grow && parent ? open_parent_segment(comm, key, number)
+                                              : oh_segment_open(&comm->segment, &comm->id.key) == ncclSuccess;
     if (!is_present) {
         refuse(comm, "this rank cannot open the shared memory of the communicator");
     } else if (config->zero_cta) {
