@@ -13,6 +13,8 @@ if [ -n "${OH_SANITIZERS-}" ]; then
     # A sanitizer keeps what was freed for a while; less of it, and memory that is lost is found at the end.
     export ASAN_OPTIONS="quarantine_size_mb=8:$ASAN_OPTIONS"
     options=(--patience 12 --allow 65536,0,2048,64)
+    # ThreadSanitizer keeps what it knows of each address.
+    [[ $OH_SANITIZERS != *thread* ]] || options=(--patience 12 --allow 1000000000,0,2048,1000000)
 fi
 
 # soak PRELOAD SECONDS ARGUMENT...: sets $status, fills $out.
