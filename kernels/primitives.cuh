@@ -327,7 +327,8 @@ template <class Ask> OH_DEVICE bool oh_warp_once(Ask ask)
 }
 
 /* User buffers. Words are read once or twice, so that L1 is of no use for them. streams: they leave L2 first, so that a
- * large message takes less of it from the program. */
+ * large message takes less of it from the program. Such a load may leave a word in L1, where it cannot be old: nobody
+ * stores to a word before the thread that reads it has read it, and a kernel begins to read after its wait. */
 OH_DEVICE void oh_user_load(const char *at, oh_word16 *data, bool streams)
 {
     const uint4 *const from = reinterpret_cast<const uint4 *>(at);
